@@ -1,0 +1,1 @@
+"""Matrix products that compute only the triangle that causal attention needs."""

@@ -1,0 +1,57 @@
+"""What a kernel is: the record that the catalogue, the dispatcher, the harness and the documentation share.
+
+A kernel computes one operation on operands that have already been checked and brought into one form, and writes into `out`:
+
+    gemmt(a, b, out, *, alpha, diagonal, fill, precision)
+        a (…,M,K), b (…,K,N), out (…,M,N). The lower triangle of alpha * a @ b (an upper one arrives transposed).
+        `fill` a number: the rest of `out` is set to it. `fill` None: the rest of `out` is not touched.
+    trmm(a, b, out, *, alpha, uplo, diagonal, precision)
+        a (…,M,K), b (…,K,N), out (…,M,N). alpha * tri(a) @ b; the other half of `a` is not read into the result.
+    syrk(a, c, out, *, alpha, beta, uplo, precision)
+        a (…,N,K), c None or (…,N,N), out (…,N,N). uplo "lower" (zeros above the diagonal; only that half of c counts) or "full".
+    causal_scores_qkvpacked(qkv, out, *, scale, fill, precision)
+        qkv (B,T,3,NH,HS), out (B,NH,T,T). The ladder's operation.
+
+The batch dimensions of all operands of one call are equal (broadcast dimensions have stride 0), strides are arbitrary, no operand
+overlaps `out`, and `precision` is "highest", "high" or "medium". Sizes may be 0.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+ALL_DTYPES = ("float64", "float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One kernel of the catalogue.
+
+    number       its rung on the ladder of its operation; 0 is the baseline
+    name         what a user types: `trigemm bench --kernel NAME`
+    operation    the operation that it computes, as above
+    idea         the one thing that it does differently, in a line
+    device       "cpu", "cuda", or "any"
+    dtypes       names of the dtypes that it takes
+    entry_point  "module:function", imported when the kernel is first used
+    refuse       why it cannot take a problem (a sentence that says what would work), or None. The problem is a mapping of the
+                 operation's dimension names and parameters, for the ladder B, T, NH, HS and fill
+    """
+
+    number: int
+    name: str
+    operation: str
+    idea: str
+    device: str
+    dtypes: tuple[str, ...]
+    entry_point: str
+    refuse: Callable[[Mapping[str, Any]], str | None] = lambda problem: None
+
+    @cached_property
+    def run(self) -> Callable[..., None]:
+        """The kernel's entry point, imported now."""
+        module, function = self.entry_point.split(":")
+        entry: Callable[..., None] = getattr(import_module(module), function)
+        return entry

@@ -1,0 +1,72 @@
+"""The referee: each operation as a float64 dense product and a mask. It is the only definition of what is right.
+
+Nothing here is fast and nothing is clever. Every function takes tensors of any floating dtype, computes in float64 on the device
+where they lie, and returns float64. `fill` stands outside the triangle. Called with absolute values (and `fill=0`), the same
+functions give the magnitude |a| @ |b| that error budgets are measured against.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def triangle_mask(rows: int, columns: int, uplo: str = "lower", diagonal: int = 0) -> Tensor:
+    """Boolean (rows, columns): True where an entry belongs to the triangle, as in torch.tril and torch.triu.
+
+    >>> triangle_mask(2, 3).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0]], dtype=torch.int32)
+    """
+    distance = torch.arange(columns)[None, :] - torch.arange(rows)[:, None]
+    return distance <= diagonal if uplo == "lower" else distance >= diagonal
+
+
+def _masked(x: Tensor, uplo: str, diagonal: int, fill: float) -> Tensor:
+    inside = triangle_mask(x.shape[-2], x.shape[-1], uplo, diagonal).to(x.device)
+    return torch.where(inside, x, fill)
+
+
+def gemmt(
+    a: Tensor, b: Tensor, *, alpha: float = 1.0, uplo: str = "lower", diagonal: int = 0, fill: float = 0.0
+) -> Tensor:
+    """tri(alpha * a @ b), `fill` elsewhere: (…,M,K) x (…,K,N) -> (…,M,N)."""
+    return _masked(alpha * (a.double() @ b.double()), uplo, diagonal, fill)
+
+
+def trmm(
+    a: Tensor,
+    b: Tensor,
+    *,
+    alpha: float = 1.0,
+    uplo: str = "lower",
+    diagonal: int = 0,
+    side: str = "left",
+    transpose: bool = False,
+) -> Tensor:
+    """alpha * op(tri(a)) @ b, or alpha * b @ op(tri(a)) for side="right"; op transposes if `transpose`."""
+    triangular = _masked(a.double(), uplo, diagonal, 0.0)
+    if transpose:
+        triangular = triangular.mT
+    return alpha * (triangular @ b.double() if side == "left" else b.double() @ triangular)
+
+
+def syrk(a: Tensor, *, alpha: float = 1.0, beta: float = 0.0, c: Tensor | None = None, uplo: str = "full") -> Tensor:
+    """alpha * a @ aᵀ + beta * c: (…,N,K) -> (…,N,N); for uplo "lower" or "upper" that triangle, zeros elsewhere."""
+    result = alpha * (a.double() @ a.double().mT)
+    if c is not None and beta != 0:
+        result = result + beta * c.double()
+    return result if uplo == "full" else _masked(result, uplo, 0, 0.0)
+
+
+def causal_scores(q: Tensor, k: Tensor, *, scale: float | None = None, fill: float = -math.inf) -> Tensor:
+    """scale * q . k for every key position that a query may see: (B,NH,T,HS), (B,NH_kv,S,HS) -> (B,NH,T,S)."""
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    keys = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    return gemmt(q, keys.mT, alpha=scale, diagonal=k.shape[-2] - q.shape[-2], fill=fill)
+
+
+def causal_scores_qkvpacked(qkv: Tensor, *, scale: float | None = None, fill: float = -math.inf) -> Tensor:
+    """`causal_scores` of the queries and keys inside a packed (B,T,3,NH,HS) -> (B,NH,T,T)."""
+    q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    return causal_scores(q, k, scale=scale, fill=fill)
