@@ -1,0 +1,44 @@
+# make bench   install into .venv and time the kernels on the device that is there
+# make test    install the test tools too, and run every check
+# Settings: PYTHON (any Python >= 3.11), VENV, WORKERS (test processes), BENCH and PYTEST (more arguments)
+
+VENV    ?= .venv
+WORKERS ?= 2
+BENCH   ?=
+PYTEST  ?=
+
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c "$(NEW_ENOUGH)" 2>/dev/null && echo $$p && break; done)
+
+BIN     := $(VENV)/bin
+EXTRAS  := $(if $(shell command -v nvidia-smi),cuda,lab)
+INSTALL  = $(BIN)/pip install --quiet --constraint constraints.txt --editable
+SOURCES  = src tests benchmarks examples
+
+.PHONY: bench test lint
+.DELETE_ON_ERROR:
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/trigemm bench $(BENCH)
+
+test: lint
+	$(BIN)/pytest -n $(WORKERS) $(PYTEST)
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(VENV)/pyvenv.cfg:
+	@test -n "$(PYTHON)" || { echo "trigemm needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c "$(NEW_ENOUGH)" || { echo "trigemm needs Python 3.11 or newer, and $(PYTHON) is older or missing" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed-bench: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(INSTALL) '.[$(EXTRAS)]'
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(INSTALL) '.[$(EXTRAS),dev]'
+	@touch $@
