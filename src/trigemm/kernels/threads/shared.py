@@ -17,7 +17,7 @@ from torch import Tensor
 from trigemm.kernels.threads.launch import launch
 from trigemm.kernels.threads.limits import SLICE, TILE
 from trigemm.kernels.threads.traffic import TileTraffic, total
-from trigemm.kernels.threads.vector import offset, store_first
+from trigemm.kernels.threads.vector import offset, store4
 
 SLICE_SIZE = TILE * SLICE
 
@@ -61,13 +61,17 @@ def make_patch(row_stride: int, HS: int) -> Any:
         if on_diagonal and column > row:
             return
         o += row * T + column
-        for i in range(8):
-            for j in range(0, 8, 4):
-                vector = cuda.float32x4(
-                    scale * sums[i, j], scale * sums[i, j + 1], scale * sums[i, j + 2], scale * sums[i, j + 3]
-                )
-                below = row + i - column - j + 1 if on_diagonal else 4
-                store_first(out, o + i * T + j, vector, below)
+        if on_diagonal and column == row:
+            for i in range(8):
+                for j in range(i + 1):
+                    out[offset(o + i * T + j)] = scale * sums[i, j]
+        else:
+            for i in range(8):
+                for j in range(0, 8, 4):
+                    vector = cuda.float32x4(
+                        scale * sums[i, j], scale * sums[i, j + 1], scale * sums[i, j + 2], scale * sums[i, j + 3]
+                    )
+                    store4(out, offset(o + i * T + j), vector)
 
     return patch
 
@@ -84,5 +88,5 @@ def predicted_traffic(B: int, T: int, NH: int, HS: int) -> dict[str, int]:
     (1536, 6144)
     """
     below = TileTraffic(8 * HS, 32 * HS, 128, 4096)
-    diagonal = TileTraffic(8 * HS, 32 * HS, 224, 2208)
+    diagonal = TileTraffic(8 * HS, 32 * HS, 416, 2496)
     return total(B, T, NH, below, diagonal)

@@ -1,9 +1,8 @@
 """How the rungs address memory: indices that never wrap around, and 16-byte accesses.
 
-    offset(i)                           `i` as an index that is known not to be negative
-    load4(array, index)                 array[index : index + 4] as a float32x4                       LDG.E.128, LDS.128
-    store4(array, index, value)         array[index : index + 4] = value                              STG.E.128, STS.128
-    store_first(array, index, value, n) the first n of the four elements, in one access if n >= 4; none if n <= 0
+    offset(i)                     `i` as an index that is known not to be negative
+    load4(array, index)           array[index : index + 4] as a float32x4       LDG.E.128, LDS.128
+    store4(array, index, value)   array[index : index + 4] = value              STG.E.128, STS.128
 
 Numba gives array[i] Python's meaning of a negative i, at the price of a comparison and a selection an access, more than the access
 itself costs. An unsigned index has no such meaning, so `array[offset(i)]` is one instruction.
@@ -82,16 +81,3 @@ else:
 
         _check(array)
         return types.void(array, index, value), generate
-
-
-@cuda.jit(device=True)
-def store_first(array: Any, index: int, value: Any, n: int) -> None:
-    if n >= LANES:
-        store4(array, index, value)
-    else:
-        if n > 0:
-            array[offset(index)] = value.x
-        if n > 1:
-            array[offset(index + 1)] = value.y
-        if n > 2:
-            array[offset(index + 2)] = value.z

@@ -1,12 +1,12 @@
 """Rung 3, `vectorized`: four values an instruction.
 
 The depth goes in steps of 4, and every access to global memory moves 16 bytes. At each step a thread keeps the 8 vectors of k and
-streams those of q past them; at the end it stores its sums four at a time. A vector that the diagonal cuts is stored by element.
+streams those of q past them; at the end it stores its sums four at a time. A patch that the diagonal cuts is stored by element.
 
 Requests and sectors of global loads fall by 4: the 32-byte sector that a request fetches is half used, not an eighth. A tile makes
 32 HS requests and 288 HS sectors, 176 HS on the diagonal. A patch is 16 vector stores, a sector a lane: 128 requests and 4096
-sectors a tile. On the diagonal the 120 patches below it store 16 vectors each; each of the 16 on it stores 6 whole vectors and 12
-single elements, in instructions of their own, two patches a warp: 128 + 96 requests, 1920 + 96 + 192 sectors.
+sectors a tile. On the diagonal, the 120 patches below it store 16 vectors each and the 16 patches on it, two a warp, 36 elements
+each: 128 + 8 * 36 = 416 requests, 120 * 16 + 16 * 36 = 2496 sectors.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trigemm.kernels.threads.launch import launch
 from trigemm.kernels.threads.traffic import TileTraffic, total
-from trigemm.kernels.threads.vector import load4, offset, store_first
+from trigemm.kernels.threads.vector import load4, offset, store4
 
 
 def make_patch(row_stride: int, HS: int) -> Any:
@@ -50,13 +50,17 @@ def make_patch(row_stride: int, HS: int) -> Any:
                     sums[i, j] += left.w * right[j, 3]
             d += 4
         o += row * T + column
-        for i in range(8):
-            for j in range(0, 8, 4):
-                vector = cuda.float32x4(
-                    scale * sums[i, j], scale * sums[i, j + 1], scale * sums[i, j + 2], scale * sums[i, j + 3]
-                )
-                below = row + i - column - j + 1 if on_diagonal else 4
-                store_first(out, o + i * T + j, vector, below)
+        if on_diagonal and column == row:
+            for i in range(8):
+                for j in range(i + 1):
+                    out[offset(o + i * T + j)] = scale * sums[i, j]
+        else:
+            for i in range(8):
+                for j in range(0, 8, 4):
+                    vector = cuda.float32x4(
+                        scale * sums[i, j], scale * sums[i, j + 1], scale * sums[i, j + 2], scale * sums[i, j + 3]
+                    )
+                    store4(out, offset(o + i * T + j), vector)
 
     return patch
 
@@ -73,5 +77,5 @@ def predicted_traffic(B: int, T: int, NH: int, HS: int) -> dict[str, int]:
     (6144, 40960)
     """
     below = TileTraffic(32 * HS, 288 * HS, 128, 4096)
-    diagonal = TileTraffic(32 * HS, 176 * HS, 224, 2208)
+    diagonal = TileTraffic(32 * HS, 176 * HS, 416, 2496)
     return total(B, T, NH, below, diagonal)
