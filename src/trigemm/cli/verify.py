@@ -1,0 +1,180 @@
+"""`trigemm verify`: random cases against the referee."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trigemm.kernels.spec import ALL_DTYPES
+
+INTERRUPTED = "interrupted: not all cases were tried"
+
+if TYPE_CHECKING:
+    from trigemm.kernels.spec import KernelSpec
+    from trigemm.lab.sweep import Sweep, Tally
+
+
+def verify(
+    operation: Annotated[list[str] | None, typer.Option(help="Verify this operation; may be repeated. Default: all.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Verify this kernel of the catalogue (number or name), not what users call.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda where there is one.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Verify this dtype; may be repeated. Default: all.")] = None,
+    cases: Annotated[int, typer.Option(help="How many random cases.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Which ones: a seed gives the same cases each time.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each operation and nothing else.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Append the same objects to this file.")] = None,
+) -> None:
+    """Compare random cases with the referee: shapes, strides, dtypes, diagonals, and every byte around.
+
+    Exit code 1 and the smallest failing case, as a line of Python, where something is wrong.
+    """
+    from rich.console import Console
+
+    from trigemm.lab import records
+    from trigemm.lab.sweep import Tally
+
+    try:
+        sweep = _sweep(operation, kernel, device, dtype, cases, seed)
+        if save is not None:
+            records.check_writable(save)
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+    err = Console(stderr=True)
+    tallies: dict[str, Tally] = {}
+    stopped = _run(sweep, cases, tallies, err)
+    summaries = [_summary(sweep, name, tally, smallest=stopped is None) for name, tally in tallies.items()]
+    for summary in summaries:
+        if save is not None:
+            records.append(save, summary)
+        if as_json:
+            typer.echo(records.encode(summary))
+    if not as_json:
+        _show(summaries)
+    for summary in summaries:
+        if summary["failed"]:
+            typer.echo(f"{summary['operation']} fails: {summary['reason']}\n{summary['failure']}", err=True)
+    if stopped is not None:
+        typer.echo(stopped, err=True)
+    if stopped == INTERRUPTED:
+        raise typer.Exit(130)
+    if stopped is not None or any(summary["failed"] for summary in summaries):
+        raise typer.Exit(1)
+
+
+def _sweep(
+    operations: list[str] | None, kernel: str | None, device: str | None, dtypes: list[str] | None, cases: int, seed: int
+) -> "Sweep":
+    """The sweep that was asked for. Raises ValueError where there is none."""
+    import torch
+
+    from trigemm.lab.cases import OPERATIONS
+    from trigemm.lab.sweep import Sweep
+
+    if cases < 1:
+        raise ValueError(f"--cases must be at least 1, got {cases}")
+    for what, given, known in (("operation", operations, OPERATIONS), ("dtype", dtypes, ALL_DTYPES)):
+        for name in given or ():
+            if name not in known:
+                raise ValueError(f"unknown {what} {name!r}; known are {', '.join(known)}")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"unknown device {device!r}; known are cpu, cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, and torch finds no CUDA device; --device cpu works here")
+    kernels = {} if kernel is None else _kernels(kernel, operations, device)
+    chosen = tuple(kernels) or tuple(operations or OPERATIONS)
+    dtypes = dtypes or list(ALL_DTYPES)
+    for name, spec in kernels.items():
+        if not set(dtypes) & set(spec.dtypes):
+            raise ValueError(f"kernel {spec.name} of {name} takes {', '.join(spec.dtypes)}, not {', '.join(dtypes)}")
+    return Sweep(chosen, dtypes, device, seed, kernels)
+
+
+def _kernels(key: str, operations: list[str] | None, device: str) -> "dict[str, KernelSpec]":
+    """Each operation's kernel of this number or name."""
+    from trigemm.kernels.catalogue import CATALOGUE
+
+    among = [spec for spec in CATALOGUE if not operations or spec.operation in operations]
+    found = {spec.operation: spec for spec in among if key in (str(spec.number), spec.name)}
+    if not found:
+        listed = ", ".join(f"{spec.number} {spec.name} ({spec.operation})" for spec in among)
+        raise ValueError(f"there is no kernel {key!r}; there are {listed or 'none for these operations'}")
+    simulated = "1" in (os.environ.get("TRITON_INTERPRET"), os.environ.get("NUMBA_ENABLE_CUDASIM"))
+    for spec in found.values():
+        if spec.device not in ("any", device) and not simulated:
+            raise ValueError(
+                f"kernel {spec.name} runs on {spec.device}, not on {device}; TRITON_INTERPRET=1 or NUMBA_ENABLE_CUDASIM=1 in the "
+                "environment simulates it on the CPU"
+            )
+    return found
+
+
+def _run(sweep: "Sweep", cases: int, tallies: "dict[str, Tally]", err: Any) -> str | None:
+    """Run the sweep behind a progress bar; why it stopped early, or None."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=err, transient=True) as bar:
+            task = bar.add_task("verifying", total=cases)
+            sweep.run(cases, tallies, lambda: bar.advance(task))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except RuntimeError as error:
+        # The device itself failed: no later call on it means anything.
+        return f"stopped by an error of the device: {error}"
+    return None
+
+
+def _summary(sweep: "Sweep", operation: str, tally: "Tally", smallest: bool) -> dict[str, Any]:
+    """A tally as a record."""
+    from datetime import UTC, datetime
+
+    from trigemm.lab import environment
+
+    failure, reason = tally.failure, tally.reason
+    if failure is not None and smallest:
+        failure, verdict = sweep.smallest(failure)
+        reason = verdict.reason
+    return {
+        "operation": operation,
+        "kernel": sweep.kernels[operation].name if operation in sweep.kernels else None,
+        "device": sweep.device,
+        "device_name": environment.device_name(sweep.device),
+        "dtypes": list(sweep.dtypes),
+        "seed": sweep.seed,
+        "cases": tally.cases,
+        "passed": tally.cases - tally.failed,
+        "failed": tally.failed,
+        "worst_error_over_budget": tally.worst_error_over_budget,
+        "worst": None if tally.worst is None else sweep.as_python(tally.worst),
+        "failure": None if failure is None else sweep.as_python(failure),
+        "reason": reason,
+        "seconds": round(tally.seconds, 3),
+        "versions": environment.versions(sweep.device),
+        "commit": environment.commit(),
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _show(summaries: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("operation")
+    for heading in ("cases", "failed", "worst error/budget", "s"):
+        table.add_column(heading, justify="right")
+    for summary in summaries:
+        table.add_row(
+            summary["operation"],
+            str(summary["cases"]),
+            f"[bold red]{summary['failed']}" if summary["failed"] else "0",
+            f"{summary['worst_error_over_budget']:.2f}",
+            f"{summary['seconds']:.1f}",
+        )
+    Console().print(table)
