@@ -38,6 +38,7 @@ class KernelSpec:
     entry_point  "module:function", imported when the kernel is first used
     refuse       why it cannot take a problem (a sentence that says what would work), or None. The problem is a mapping of the
                  operation's dimension names and parameters, for the ladder B, T, NH, HS and fill
+    predict      "module:function" that predicts its global memory traffic from the problem's sizes, or None
     """
 
     number: int
@@ -48,10 +49,21 @@ class KernelSpec:
     dtypes: tuple[str, ...]
     entry_point: str
     refuse: Callable[[Mapping[str, Any]], str | None] = lambda problem: None
+    predict: str | None = None
 
     @cached_property
     def run(self) -> Callable[..., None]:
         """The kernel's entry point, imported now."""
-        module, function = self.entry_point.split(":")
-        entry: Callable[..., None] = getattr(import_module(module), function)
+        entry: Callable[..., None] = _imported(self.entry_point)
         return entry
+
+    @cached_property
+    def predicted_traffic(self) -> Callable[..., dict[str, int]] | None:
+        """The function behind `predict`, imported now: sizes -> load_requests, load_sectors, store_requests, store_sectors."""
+        return None if self.predict is None else _imported(self.predict)
+
+
+def _imported(path: str) -> Any:
+    """What "module:function" names."""
+    module, function = path.split(":")
+    return getattr(import_module(module), function)

@@ -1,18 +1,18 @@
 """The launcher that all rungs share: out[b, h, t, s] = scale * q[b, t, h] . k[b, s, h] for s <= t.
 
-qkv (B, T, 3, NH, HS) and out (B, NH, T, T) are contiguous float32. A block of 16 x 16 threads owns a 128 x 128 tile of one head's
-scores: x counts along keys (columns), y along queries (rows), and a thread owns 64 of its entries. The grid is
-(T / 128, T / 128, B * NH); a block above the diagonal returns at once, and no rung writes an entry above the diagonal.
-The index of batch and head selects the tile's base addresses inside the packed tensor, so nothing is ever permuted.
+qkv (B, T, 3, NH, HS) and out (B, NH, T, T) are contiguous float32. A block of 16 x 16 threads owns a 128 x 128 tile of one
+head's scores: x counts along keys (columns), y along queries (rows), and a thread owns 64 of its entries. The grid is (T /
+128, T / 128, B * NH); a block above the diagonal returns at once, and no rung writes an entry above the diagonal. The index
+of batch and head selects the tile's base addresses inside the packed tensor, so nothing is ever permuted.
 
 A rung is a function `make_patch(row_stride, HS)` that returns a device function
 
     patch(qkv, out, q, k, o, on_diagonal, T, scale)
 
-in which qkv and out are flat and q, k and o are offsets: of the first element of the tile's first query row, of its first key row
-(rows are `row_stride` = 3 * NH * HS elements apart, both being constants of the compiled kernel), and of the tile's first entry
-in out. Hot loops are written with `while`: the countdown inside numba's `range` hides the induction variable from the compiler,
-and the addresses would cost more than the product.
+in which qkv and out are flat and q, k and o are offsets: of the first element of the tile's first query row, of its first key
+row (rows are `row_stride` = 3 * NH * HS elements apart, both being constants of the compiled kernel), and of the tile's first
+entry in out. Hot loops are written with `while`: the countdown inside numba's `range` hides the induction variable from the
+compiler, and the addresses would cost more than the product.
 """
 
 import warnings
@@ -42,8 +42,8 @@ def make_kernel(make_patch: MakePatch, NH: int, HS: int) -> Any:
     row_stride = 3 * NH * HS
     patch = make_patch(row_stride, HS)
 
-    @cuda.jit(**OPTIONS)  # type: ignore[untyped-decorator]
-    def kernel(qkv, out, T, scale):  # type: ignore[no-untyped-def]
+    @cuda.jit(**OPTIONS)
+    def kernel(qkv, out, T, scale):
         key_tile = cuda.blockIdx.x
         query_tile = cuda.blockIdx.y
         if key_tile > query_tile:

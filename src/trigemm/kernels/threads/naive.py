@@ -1,14 +1,14 @@
 """Rung 1, `naive`: each entry on its own.
 
-A thread owns an 8 x 8 patch of its block's tile, and for each of the 64 entries runs the whole dot product out of global memory.
-A patch above the diagonal is skipped; the jagged part above the diagonal of a patch on it is computed and not stored.
+A thread owns an 8 x 8 patch of its block's tile, and for each of the 64 entries runs the whole dot product out of global
+memory. A patch above the diagonal is skipped; the jagged part above the diagonal of a patch on it is computed and not stored.
 
-The counter that must fall on the next rungs is global load requests. An entry and depth step is two of them a warp, one for q and
-one for k, so 8 warps make 8 * 64 * 2 * HS = 1024 HS requests a tile. A warp holds 16 patches side by side in 2 rows of patches:
-each k request touches 16 rows, each q request 2, in a sector of 32 bytes each: 18 * 512 HS = 9216 HS sectors. On the diagonal,
-warp w has lanes in the first 2w + 2 patches only: the sum over w of (2w + 2) + 2 is 88, so 88 * 64 HS = 5632 HS sectors.
-The 64 entries of a patch are 64 store requests a warp, a sector a lane: 512 and 16384 a tile; on the diagonal, the 120 patches
-below it store 64 entries and the 16 on it 36: 8256 sectors.
+The counter that must fall on the next rungs is global load requests. An entry and depth step is two of them a warp, one for q
+and one for k, so 8 warps make 8 * 64 * 2 * HS = 1024 HS requests a tile. A warp holds 16 patches side by side in 2 rows of
+patches: each k request touches 16 rows, each q request 2, in a sector of 32 bytes each: 18 * 512 HS = 9216 HS sectors. On the
+diagonal, warp w has lanes in the first 2w + 2 patches only: the sum over w of (2w + 2) + 2 is 88, so 88 * 64 HS = 5632 HS
+sectors. The 64 entries of a patch are 64 store requests a warp, a sector a lane: 512 and 16384 a tile; on the diagonal, the
+120 patches below it store 64 entries and the 16 on it 36: 8256 sectors.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ from trigemm.kernels.threads.vector import offset
 
 
 def make_patch(row_stride: int, HS: int) -> Any:
-    @cuda.jit(device=True)  # type: ignore[untyped-decorator]
-    def patch(qkv, out, q, k, o, on_diagonal, T, scale):  # type: ignore[no-untyped-def]
+    @cuda.jit(device=True)
+    def patch(qkv, out, q, k, o, on_diagonal, T, scale):
         row = 8 * cuda.threadIdx.y
         column = 8 * cuda.threadIdx.x
         if on_diagonal and column > row:

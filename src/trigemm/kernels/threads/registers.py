@@ -1,10 +1,11 @@
 """Rung 2, `registers`: load a value once, use it eight times.
 
-A thread goes through the depth once. At each step it loads the 8 values of q and the 8 of k that its 8 x 8 patch needs, and makes
-all 64 products out of registers, where the 64 sums stay until the end.
+A thread goes through the depth once. At each step it loads the 8 values of q and the 8 of k that its 8 x 8 patch needs, and
+makes all 64 products out of registers, where the 64 sums stay until the end.
 
-Global load requests fall by 8: a depth step is 8 + 8 of them a warp for 64 entries rather than 64 * 2, so 128 HS a tile. Sectors
-fall alike: 8 * 18 a warp and step make 1152 HS a tile, and 8 * 88 = 704 HS on the diagonal. Stores are those of `naive`.
+Global load requests fall by 8: a depth step is 8 + 8 of them a warp for 64 entries rather than 64 * 2, so 128 HS a tile.
+Sectors fall alike: 8 * 18 a warp and step make 1152 HS a tile, and 8 * 88 = 704 HS on the diagonal. Stores are those of
+`naive`.
 """
 
 from typing import Any
@@ -18,8 +19,8 @@ from trigemm.kernels.threads.vector import offset
 
 
 def make_patch(row_stride: int, HS: int) -> Any:
-    @cuda.jit(device=True)  # type: ignore[untyped-decorator]
-    def patch(qkv, out, q, k, o, on_diagonal, T, scale):  # type: ignore[no-untyped-def]
+    @cuda.jit(device=True)
+    def patch(qkv, out, q, k, o, on_diagonal, T, scale):
         row = 8 * cuda.threadIdx.y
         column = 8 * cuda.threadIdx.x
         if on_diagonal and column > row:

@@ -1,12 +1,13 @@
 """Rung 4, `shared`: the block loads a value once, for all its threads.
 
-The depth goes in slices of 32. The block stages 128 x 32 slices of q and k in shared memory: a warp loads a row of 32 consecutive
-values at a time, fully coalesced, and every thread takes part, those without a result too. Then each thread adds the slice's part
-of the dot products to its 8 x 8 sums. The 16 threads of a row read different rows of the k slice, 32 values apart, all in one bank
-of shared memory; so thread x begins at depth x of the slice and goes round, and the 16 reads fall in 16 banks.
+The depth goes in slices of 32. The block stages 128 x 32 slices of q and k in shared memory: a warp loads a row of 32
+consecutive values at a time, fully coalesced, and every thread takes part, those without a result too. Then each thread adds
+the slice's part of the dot products to its 8 x 8 sums. The 16 threads of a row read different rows of the k slice, 32 values
+apart, all in one bank of shared memory; so thread x begins at depth x of the slice and goes round, and the 16 reads fall in
+16 banks.
 
-Global load requests fall by 4 and sectors by 9: of each slice, 2 * 128 requests of 4 sectors, so 8 HS and 32 HS a tile, on the
-diagonal too, and that is the least that a tile can do. Stores are those of `vectorized`.
+Global load requests fall by 4 and sectors by 9: of each slice, 2 * 128 requests of 4 sectors, so 8 HS and 32 HS a tile, on
+the diagonal too; no tile can do with fewer sectors. Stores are those of `vectorized`.
 """
 
 from typing import Any
@@ -23,8 +24,8 @@ SLICE_SIZE = TILE * SLICE
 
 
 def make_patch(row_stride: int, HS: int) -> Any:
-    @cuda.jit(device=True)  # type: ignore[untyped-decorator]
-    def patch(qkv, out, q, k, o, on_diagonal, T, scale):  # type: ignore[no-untyped-def]
+    @cuda.jit(device=True)
+    def patch(qkv, out, q, k, o, on_diagonal, T, scale):
         q_slice = cuda.shared.array(SLICE_SIZE, float32)
         k_slice = cuda.shared.array(SLICE_SIZE, float32)
         right = cuda.local.array(8, float32)

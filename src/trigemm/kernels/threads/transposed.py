@@ -1,17 +1,18 @@
 """Rung 5, `transposed`: lay the slices out for the reader.
 
-A depth step of `shared` takes 16 reads of shared memory for 64 products, because neighbours in a row of the slice are neighbours
-in depth, and a thread needs 8 rows. Here the slices lie the other way round, one depth step after another, so that a thread's rows
-are neighbours: a step takes four 16-byte reads. A thread owns four 4 x 4 quads, one in each quarter of the tile, so that the 16
-threads of a row read 256 consecutive bytes, and no two of them different words of one bank. The price is paid once a slice: a
-thread loads 4 depth values of a row with one 16-byte access and scatters them. Depth steps are PITCH = 132 elements apart, so that
-the two groups of 16 threads in a warp, which write 4 depth steps apart, hit different halves of the banks.
+A depth step of `shared` takes 16 reads of shared memory for 64 products, because neighbours in a row of the slice are
+neighbours in depth, and a thread needs 8 rows. Here the slices lie the other way round, one depth step after another, so that
+a thread's rows are neighbours: a step takes four 16-byte reads. A thread owns four 4 x 4 quads, one in each quarter of the
+tile, so that the 16 threads of a row read 256 consecutive bytes, and no two of them different words of one bank. The price is
+paid once a slice: a thread loads 4 depth values of a row with one 16-byte access and scatters them. Depth steps are PITCH =
+132 elements apart, so that the two groups of 16 threads in a warp, which write 4 depth steps apart, hit different halves of
+the banks.
 
-Shared memory reads fall by 4, from 16 to 4 a warp and depth step: from 128 HS to 32 HS a tile. Global loads are 16-byte too: 2 HS
-requests a tile rather than 8 HS, in the same 32 HS sectors. The threads of a row now store 256 consecutive bytes, so store sectors
-are whole: 128 requests and 2048 sectors a tile, the least there is. On the diagonal, the quarter below it stores 32 requests of 16
-sectors. Each of the two quarters on it stores the quads below it in 32 requests and 4 * 64 sectors, and the 16 quads on it, two a
-warp, by element: 80 requests of 2 sectors. Together these are 256 requests and 1344 sectors.
+Shared memory reads fall by 4, from 16 to 4 a warp and depth step: from 128 HS to 32 HS a tile. Global loads are 16-byte too:
+2 HS requests a tile rather than 8 HS, in the same 32 HS sectors. The threads of a row now store 256 consecutive bytes, so
+store sectors are whole: 128 requests and 2048 sectors a tile, the least there is. On the diagonal, the quarter below it
+stores 32 requests of 16 sectors. Each of the two quarters on it stores the quads below it in 32 requests and 4 * 64 sectors,
+and the 16 quads on it, two a warp, by element: 80 requests of 2 sectors. Together these are 256 requests and 1344 sectors.
 """
 
 from typing import Any
@@ -30,16 +31,16 @@ SLICE_SIZE = SLICE * PITCH
 
 
 def make_patch(row_stride: int, HS: int) -> Any:
-    @cuda.jit(device=True)  # type: ignore[untyped-decorator]
-    def scatter(source, at, target, to):  # type: ignore[no-untyped-def]
+    @cuda.jit(device=True)
+    def scatter(source, at, target, to):
         vector = load4(source, offset(at))
         target[offset(to)] = vector.x
         target[offset(to + PITCH)] = vector.y
         target[offset(to + 2 * PITCH)] = vector.z
         target[offset(to + 3 * PITCH)] = vector.w
 
-    @cuda.jit(device=True)  # type: ignore[untyped-decorator]
-    def gather(source, at, target):  # type: ignore[no-untyped-def]
+    @cuda.jit(device=True)
+    def gather(source, at, target):
         low = load4(source, offset(at))
         high = load4(source, offset(at + HALF))
         target[0] = low.x
@@ -51,12 +52,12 @@ def make_patch(row_stride: int, HS: int) -> Any:
         target[6] = high.z
         target[7] = high.w
 
-    @cuda.jit(device=True)  # type: ignore[untyped-decorator]
-    def scaled(scale, sums, i, j):  # type: ignore[no-untyped-def]
+    @cuda.jit(device=True)
+    def scaled(scale, sums, i, j):
         return cuda.float32x4(scale * sums[i, j], scale * sums[i, j + 1], scale * sums[i, j + 2], scale * sums[i, j + 3])
 
-    @cuda.jit(device=True)  # type: ignore[untyped-decorator]
-    def patch(qkv, out, q, k, o, on_diagonal, T, scale):  # type: ignore[no-untyped-def]
+    @cuda.jit(device=True)
+    def patch(qkv, out, q, k, o, on_diagonal, T, scale):
         q_slice = cuda.shared.array(SLICE_SIZE, float32, ALIGNMENT)
         k_slice = cuda.shared.array(SLICE_SIZE, float32, ALIGNMENT)
         left = cuda.local.array(8, float32)

@@ -4,16 +4,16 @@
     load4(array, index)           array[index : index + 4] as a float32x4       LDG.E.128, LDS.128
     store4(array, index, value)   array[index : index + 4] = value              STG.E.128, STS.128
 
-Numba gives array[i] Python's meaning of a negative i, at the price of a comparison and a selection an access, more than the access
-itself costs. An unsigned index has no such meaning, so `array[offset(i)]` is one instruction.
+Numba gives array[i] Python's meaning of a negative i, at the price of a comparison and a selection an access, more than the
+access itself costs. An unsigned index has no such meaning, so `array[offset(i)]` is one instruction.
 
-A 16-byte access moves four adjacent float32 elements of a contiguous one-dimensional array, in global or shared memory, in one
-instruction. The address must be a multiple of 16 bytes, or the GPU raises a misaligned-address error; shared arrays are made with
-`alignment=ALIGNMENT`.
+A 16-byte access moves four adjacent float32 elements of a contiguous one-dimensional array, in global or shared memory, in
+one instruction. The address must be a multiple of 16 bytes, or the GPU raises a misaligned-address error; shared arrays are
+made with `alignment=ALIGNMENT`.
 
-In numba-cuda's simulator a 16-byte access is a single indexing of `array` with a slice: a load reads
-`array[index : index + 4].copy()`, a store assigns `array[index : index + 4]`. An array that logs accesses sees in it what the GPU
-does: one access of 16 bytes by one thread.
+In numba-cuda's simulator a 16-byte access is a single indexing of `array` with a slice: a load reads `array[index : index +
+4].copy()`, a store assigns `array[index : index + 4]`. An array that logs accesses sees in it what the GPU does: one access
+of 16 bytes by one thread.
 """
 
 from typing import Any

@@ -1,12 +1,13 @@
 """Rung 3, `vectorized`: four values an instruction.
 
-The depth goes in steps of 4, and every access to global memory moves 16 bytes. At each step a thread keeps the 8 vectors of k and
-streams those of q past them; at the end it stores its sums four at a time. A patch that the diagonal cuts is stored by element.
+The depth goes in steps of 4, and every access to global memory moves 16 bytes. At each step a thread keeps the 8 vectors of k
+and streams those of q past them; at the end it stores its sums four at a time. A patch that the diagonal cuts is stored by
+element.
 
-Requests and sectors of global loads fall by 4: the 32-byte sector that a request fetches is half used, not an eighth. A tile makes
-32 HS requests and 288 HS sectors, 176 HS on the diagonal. A patch is 16 vector stores, a sector a lane: 128 requests and 4096
-sectors a tile. On the diagonal, the 120 patches below it store 16 vectors each and the 16 patches on it, two a warp, 36 elements
-each: 128 + 8 * 36 = 416 requests, 120 * 16 + 16 * 36 = 2496 sectors.
+Requests and sectors of global loads fall by 4: the 32-byte sector that a request fetches is half used, not an eighth. A tile
+makes 32 HS requests and 288 HS sectors, 176 HS on the diagonal. A patch is 16 vector stores, a sector a lane: 128 requests
+and 4096 sectors a tile. On the diagonal, the 120 patches below it store 16 vectors each and the 16 patches on it, two a warp,
+36 elements each: 128 + 8 * 36 = 416 requests, 120 * 16 + 16 * 36 = 2496 sectors.
 """
 
 from typing import Any
@@ -20,8 +21,8 @@ from trigemm.kernels.threads.vector import load4, offset, store4
 
 
 def make_patch(row_stride: int, HS: int) -> Any:
-    @cuda.jit(device=True)  # type: ignore[untyped-decorator]
-    def patch(qkv, out, q, k, o, on_diagonal, T, scale):  # type: ignore[no-untyped-def]
+    @cuda.jit(device=True)
+    def patch(qkv, out, q, k, o, on_diagonal, T, scale):
         row = 8 * cuda.threadIdx.y
         column = 8 * cuda.threadIdx.x
         if on_diagonal and column > row:
