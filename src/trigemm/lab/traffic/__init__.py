@@ -1,0 +1,1 @@
+"""Transaction counts of CUDA kernels without a GPU: `trace`, `record`, and the sanitizer on the same log."""

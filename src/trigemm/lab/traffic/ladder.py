@@ -1,0 +1,52 @@
+"""The thread-level rungs of the ladder, counted: each is run in the simulator on the blocks that are equal in kind to no other."""
+
+from collections.abc import Callable, Hashable, Mapping
+from math import sqrt
+
+import torch
+
+from trigemm.kernels.catalogue import CATALOGUE, LADDER
+from trigemm.kernels.spec import KernelSpec
+from trigemm.kernels.threads.limits import TILE
+from trigemm.lab.traffic.record import record
+from trigemm.lab.traffic.result import Traffic
+
+ITEM = 4  # bytes of a float32
+LINE = 128  # bytes: the largest unit by which the alignment of an address can change a count
+
+
+def rungs() -> list[KernelSpec]:
+    """The thread-level kernels of the ladder, those with closed forms of their traffic."""
+    return [spec for spec in CATALOGUE if spec.operation == LADDER and spec.predict is not None]
+
+
+def block_kind(T: int, NH: int, HS: int) -> Callable[[int, int, int], Hashable]:
+    """What two blocks of a rung's launch must share to make the same requests, sectors and wavefronts.
+
+    Where the block lies decides what its threads do: nothing above the diagonal, part of a tile on it, a whole tile below it. And
+    the addresses at which its tiles of q, k and out begin, modulo a cache line, decide how the accesses fall into sectors: all
+    other addresses of the block are at distances from these that are the same in every block.
+    """
+    row = 3 * NH * HS
+
+    def kind(x: int, y: int, z: int) -> Hashable:
+        if x > y:
+            return "above"
+        batch, head = divmod(z, NH)
+        q = (batch * T + y * TILE) * row + head * HS
+        k = (batch * T + x * TILE) * row + (NH + head) * HS
+        out = (z * T + y * TILE) * T + x * TILE
+        return x == y, *(ITEM * first % LINE for first in (q, k, out))
+
+    return kind
+
+
+def trace_rung(spec: KernelSpec, shape: Mapping[str, int], *, every_block: bool = False, seed: int = 0) -> Traffic:
+    """The counts of one rung at B, T, NH, HS, on random qkv."""
+    B, T, NH, HS = (shape[name] for name in ("B", "T", "NH", "HS"))
+    qkv = torch.randn(B, T, 3, NH, HS, generator=torch.Generator().manual_seed(seed))
+    out = torch.empty(B, NH, T, T)
+    with record(kind=None if every_block else block_kind(T, NH, HS)) as launches:
+        spec.run(qkv, out, scale=1 / sqrt(HS), fill=None, precision="highest")
+    launches[0].kernel = spec.name
+    return launches[0]

@@ -1,0 +1,139 @@
+"""One launch of a kernel in the simulator: its arguments become arrays that log, its blocks run one by one, each is counted."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Hashable
+from itertools import product
+from math import prod
+from types import CellType
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda.simulator.args import ArgHint, In
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
+
+from trigemm.lab.traffic.arrays import traced
+from trigemm.lab.traffic.count import Counts, count
+from trigemm.lab.traffic.log import BlockLog, Line, Log
+from trigemm.lab.traffic.machine import Machine
+from trigemm.lab.traffic.memory import AddressMap
+from trigemm.lab.traffic.module import TracedModule
+from trigemm.lab.traffic.result import Access, Traffic, add_up
+
+Dim3 = tuple[int, int, int]
+BlockKind = Callable[[int, int, int], Hashable]
+
+
+class Launch:
+    """A launch, ready to run. Names of arrays are those of the kernel's parameters."""
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        grid: Dim3,
+        block: Dim3,
+        args: tuple[Any, ...],
+        *,
+        dynamic_bytes: int = 0,
+        addresses: AddressMap | None = None,
+        limit: int,
+    ) -> None:
+        self.function = function
+        self.grid = grid
+        self.block = block
+        self.log = Log()
+        self.machine = Machine(self.log, block, lambda thread: self.module.enter_thread(thread), limit)
+        self.module = TracedModule(grid, block, dynamic_bytes, self.machine, function.__code__)
+        self.counts: dict[int, Counts] = {}
+        self.barriers: Counter[Line] = Counter()
+        self.traced = 0
+        self._addresses = addresses or AddressMap()
+        self._restore: list[Callable[[], None]] = []
+        self._adopted: set[Callable[..., Any]] = set()
+        names = [*inspect.signature(function).parameters, *(f"argument {i}" for i in range(len(args)))]
+        self.args = [self._argument(name, arg) for name, arg in zip(names, args, strict=False)]
+
+    def _argument(self, name: str, arg: Any) -> Any:
+        """What the kernel gets for an argument."""
+        if isinstance(arg, ArgHint):
+            arg = np.copy(arg.value) if isinstance(arg, In) else arg.value
+        if isinstance(arg, FakeWithinKernelCUDAArray):
+            arg = arg._item
+        if isinstance(arg, FakeCUDAArray):
+            arg = arg._ary
+        if hasattr(arg, "untyped_storage"):  # a torch tensor
+            arg = arg.detach().numpy()
+        if isinstance(arg, tuple):
+            return tuple(self._argument(f"{name}[{i}]", item) for i, item in enumerate(arg))
+        if isinstance(arg, np.ndarray) and arg.ndim:
+            return traced(arg, self._addresses.address(arg), self.module.memory(name, "global"), self.module)
+        return arg
+
+    def run(self, kind: BlockKind | None = None, watch: Callable[[int, BlockLog], None] = lambda number, log: None) -> None:
+        """Run the blocks, or of those that `kind` maps to equal keys only the first, which then counts for all.
+
+        `watch` gets the number and the log of each block that ran.
+        """
+        width, height, depth = self.grid
+        places = [(x, y, z) for z, y, x in product(range(depth), range(height), range(width))]
+        kinds: dict[Hashable, list[int]] = {}
+        for number, place in enumerate(places):
+            kinds.setdefault(number if kind is None else kind(*place), []).append(number)
+        self.adopt(self.function)
+        try:
+            for same in kinds.values():
+                self.module.enter_block(*places[same[0]])
+                try:
+                    self.machine.run(lambda: self.function(*self.args))
+                finally:
+                    log = self.log.close()
+                    self.traced += 1
+                    for place, counts in count(log).items() if len(log.address) else ():
+                        self.counts[place] = self.counts.get(place, Counts()) + counts * len(same)
+                    for line, times in log.barriers.items():
+                        self.barriers[line] += times * len(same)
+                    watch(same[0], log)
+        finally:
+            self.machine.close()
+            while self._restore:
+                self._restore.pop()()
+
+    def adopt(self, function: Callable[..., Any]) -> None:
+        """Make `cuda` mean this launch's module in a function that the kernel calls, until the launch ends."""
+        if function in self._adopted:
+            return
+        self._adopted.add(function)
+        names = function.__globals__
+        for name in [name for name, value in names.items() if value is cuda]:
+            names[name] = self.module
+            self._restore.append(lambda name=name: names.__setitem__(name, cuda))  # type: ignore[misc]
+        for cell in function.__closure__ or ():
+            if _contents(cell) is cuda:
+                cell.cell_contents = self.module
+                self._restore.append(lambda cell=cell: setattr(cell, "cell_contents", cuda))  # type: ignore[misc]
+
+    def traffic(self) -> Traffic:
+        """The counts so far."""
+
+        def rows() -> Any:
+            for place, counts in sorted(self.counts.items()):
+                memory = self.log.site(place).memory
+                yield Access(memory.space, memory.name, self.log.site(place).operation, self.log.line(place)), counts
+
+        return Traffic(
+            self.function.__name__,
+            self.grid,
+            self.block,
+            prod(self.grid),
+            self.traced,
+            add_up(rows()),
+            self.barriers,
+        )
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # an empty cell
+        return None

@@ -1,0 +1,259 @@
+"""What `cuda` means inside a running kernel: numba-cuda's own simulated module, with arrays that log and threads of the machine.
+
+Beyond numba's simulator it has `cuda.syncwarp`, shuffles and votes, the loads and stores with a cache hint, and any number of
+shared arrays on one source line.
+"""
+
+from collections.abc import Callable
+from dis import get_instructions
+from math import prod
+from sys import _getframe
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+from numba.cuda.np import numpy_support
+from numba.cuda.simulator.kernelapi import Dim3, FakeCUDAAtomic, FakeCUDAModule
+from numba.cuda.types import Type
+
+from trigemm.lab.traffic.arrays import TracedArray, traced
+from trigemm.lab.traffic.log import WARP, Space, Sync, TracedMemory, instruction
+from trigemm.lab.traffic.machine import CudaThread, Machine
+
+ALIGNMENT = 256  # bytes: of every array in a space of its own
+FULL_WARP = 0xFFFFFFFF
+
+
+class Stack:
+    """The calls from a frame outwards to the kernel: which barrier a thread stands at."""
+
+    def __init__(self, kernel: CodeType) -> None:
+        self.kernel = kernel
+
+    def __call__(self, frame: FrameType | None) -> tuple[tuple[CodeType, int], ...]:
+        calls = []
+        while frame is not None:
+            calls.append((frame.f_code, instruction(frame.f_code, frame.f_lasti)))
+            if frame.f_code is self.kernel:
+                break
+            frame = frame.f_back
+        return tuple(calls)
+
+
+def assigned_name(code: CodeType, offset: int) -> str:
+    """The variable that takes the result of the call at `offset` of the bytecode, or "array"."""
+    instructions = iter(get_instructions(code))
+    for instruction in instructions:
+        if instruction.offset == offset:
+            following = next(instructions)
+            while following.opname == "CACHE":
+                following = next(instructions)
+            if following.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME"):
+                return str(following.argval)
+    return "array"
+
+
+class Allocator:
+    """`cuda.shared.array` and `cuda.local.array`: one array for each call in the source."""
+
+    def __init__(self, module: "TracedModule", space: Space) -> None:
+        self.module = module
+        self.space = space
+        self.memories: dict[tuple[CodeType, int], TracedMemory] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """A new block begins: nothing is allocated."""
+        self.arrays: dict[tuple[CodeType, int], TracedArray] = {}
+        self.end = ALIGNMENT
+        self.starts: list[int] = []
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> TracedArray:
+        frame = _getframe(1)
+        at = (frame.f_code, instruction(frame.f_code, frame.f_lasti))
+        if self.space == "shared" and at in self.arrays:
+            return self.arrays[at]
+        kind = numpy_support.as_dtype(dtype) if isinstance(dtype, Type) else np.dtype(dtype)
+        if at not in self.memories:
+            self.memories[at] = self.module.memory(assigned_name(*at), self.space)
+        memory = self.memories[at]
+        if self.space == "shared" and shape == 0:
+            memory.dynamic = True
+            pool = self.module.dynamic_shared
+            made = traced(pool[: len(pool) // kind.itemsize * kind.itemsize].view(kind), 0, memory, self.module)
+        else:
+            size = prod(shape) if isinstance(shape, tuple) else int(shape)
+            # All bits set: NaN, or -1, until something is written.
+            data = np.frombuffer(bytearray(b"\xff" * (size * kind.itemsize)), dtype=kind).reshape(shape)
+            made = traced(data, self._take(data.nbytes), memory, self.module)
+        self.arrays[at] = made
+        return made
+
+    def _take(self, nbytes: int) -> int:
+        start = self.end
+        self.starts.append(start)
+        self.end += -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        return start
+
+
+class TracedAtomic:
+    """`cuda.atomic`: numba's simulated operations, logged as one access."""
+
+    def __init__(self, module: "TracedModule") -> None:
+        self._module = module
+        self._plain = FakeCUDAAtomic()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        operation = getattr(self._plain, name)
+
+        def atomic(array: TracedArray, *args: Any) -> Any:
+            index = (0,) * array._data.ndim if name == "compare_and_swap" else args[0]
+            frame = _getframe(1)
+            resolved = array._resolve(index, frame)
+            if resolved is None:
+                return array._data.dtype.type(0)
+            address = array._log(array._data[(*resolved, ...)], "atomic", frame)
+            self._module.took_part("atomic", address)
+            return operation(array._data, *args)
+
+        return atomic
+
+
+class TracedModule(FakeCUDAModule):  # type: ignore[misc]
+    """The module `cuda` of one launch."""
+
+    threadIdx: Any = None
+    blockIdx: Any = None
+    laneid: int = 0
+
+    def __init__(
+        self, grid: tuple[int, int, int], block: tuple[int, int, int], dynamic_bytes: int, machine: Machine, kernel: CodeType
+    ) -> None:
+        super().__init__(grid, block, 0)
+        self.machine = machine
+        self.log = machine.log
+        self.thread = 0
+        self._stack = Stack(kernel)
+        self._dynamic_bytes = dynamic_bytes
+        self._shared = Allocator(self, "shared")
+        self._local = Allocator(self, "local")
+        self._atomic = TracedAtomic(self)
+        self._const = self
+        self._cg = self
+        self._constants: dict[int, tuple[Any, TracedArray]] = {}
+
+    def memory(self, name: str, space: Space) -> TracedMemory:
+        return TracedMemory(name, space, self.log.addresses.append, self.log.places.append)
+
+    def enter_block(self, x: int, y: int, z: int) -> None:
+        self.blockIdx = Dim3(x, y, z)
+        self.dynamic_shared = np.frombuffer(bytearray(b"\xff" * self._dynamic_bytes), dtype=np.uint8)
+        self._shared.forget()
+        self._local.forget()
+        self._shared.end += -(-self._dynamic_bytes // ALIGNMENT) * ALIGNMENT
+
+    def enter_thread(self, thread: CudaThread) -> None:
+        self.threadIdx = Dim3(*thread.place)
+        self.thread = thread.number
+        self.laneid = thread.number % WARP
+
+    def array_like(self, array: np.ndarray[Any, Any]) -> TracedArray:
+        """`cuda.const.array_like`: read through a cache of its own."""
+        if id(array) not in self._constants:
+            frame = _getframe(1)
+            memory = self.memory(assigned_name(frame.f_code, instruction(frame.f_code, frame.f_lasti)), "constant")
+            self._constants[id(array)] = (array, traced(array, ALIGNMENT * (1 + len(self._constants)), memory, self))
+        return self._constants[id(array)][1]
+
+    def this_grid(self) -> "TracedModule":
+        """`cuda.cg.this_grid()`: its `sync` is a barrier of the block, so the grid must be one block."""
+        return self
+
+    def sync(self) -> None:
+        if self.gridDim.x * self.gridDim.y * self.gridDim.z > 1:
+            raise NotImplementedError("the simulator runs blocks one by one: a grid-wide barrier needs a grid of one block")
+        self._barrier()
+
+    # Barriers and fences
+
+    def took_part(self, kind: Any, address: int = 0) -> None:
+        """The running thread alone makes an event that can order it with others."""
+        self.log.syncs.append(Sync(kind, {self.thread: len(self.log.addresses)}, address))
+
+    def _barrier(self, value: Any = None) -> list[Any]:
+        return list(self.machine.wait("barrier", 0, self._stack(_getframe(2)), value).values())
+
+    def syncthreads(self) -> None:
+        self._barrier()
+
+    def syncthreads_count(self, predicate: Any) -> int:
+        return sum(map(bool, self._barrier(predicate)))
+
+    def syncthreads_and(self, predicate: Any) -> int:
+        return int(all(self._barrier(predicate)))
+
+    def syncthreads_or(self, predicate: Any) -> int:
+        return int(any(self._barrier(predicate)))
+
+    def threadfence(self) -> None:
+        self.took_part("fence")
+
+    threadfence_block = threadfence_system = threadfence
+
+    # Warps
+
+    def _lanes(self, kind: str, mask: int, value: Any = None) -> dict[int, Any]:
+        """What the lanes of `mask` brought, by lane."""
+        found = self.machine.wait(kind, int(mask) & FULL_WARP, self._stack(_getframe(2)), value)
+        return {number % WARP: value for number, value in found.items()}
+
+    def syncwarp(self, mask: int = FULL_WARP) -> None:
+        self._lanes("warp", mask)
+
+    def shfl_sync(self, mask: int, value: Any, lane: int) -> Any:
+        return self._lanes("shuffle", mask, value).get(int(lane) % WARP, value)
+
+    def shfl_up_sync(self, mask: int, value: Any, delta: int) -> Any:
+        return self._lanes("shuffle", mask, value).get(self.laneid - int(delta), value)
+
+    def shfl_down_sync(self, mask: int, value: Any, delta: int) -> Any:
+        return self._lanes("shuffle", mask, value).get(self.laneid + int(delta), value)
+
+    def shfl_xor_sync(self, mask: int, value: Any, lane_mask: int) -> Any:
+        return self._lanes("shuffle", mask, value).get(self.laneid ^ int(lane_mask), value)
+
+    def all_sync(self, mask: int, predicate: Any) -> bool:
+        return all(self._lanes("vote", mask, predicate).values())
+
+    def any_sync(self, mask: int, predicate: Any) -> bool:
+        return any(self._lanes("vote", mask, predicate).values())
+
+    def eq_sync(self, mask: int, predicate: Any) -> bool:
+        return len({bool(value) for value in self._lanes("vote", mask, predicate).values()}) == 1
+
+    def ballot_sync(self, mask: int, predicate: Any) -> int:
+        return sum(1 << lane for lane, value in self._lanes("vote", mask, predicate).items() if value)
+
+    def match_any_sync(self, mask: int, value: Any) -> int:
+        return sum(1 << lane for lane, other in self._lanes("vote", mask, value).items() if other == value)
+
+    def match_all_sync(self, mask: int, value: Any) -> tuple[int, bool]:
+        same = all(other == value for other in self._lanes("vote", mask, value).values())
+        return (int(mask) if same else 0), same
+
+    def lanemask_lt(self) -> int:
+        return (1 << self.laneid) - 1
+
+    # Loads and stores with a cache hint: the same access as without
+
+    def _hinted_load(self, array: TracedArray, index: Any) -> Any:
+        return array._load_otherwise(index, _getframe(1))
+
+    def _hinted_store(self, array: TracedArray, index: Any, value: Any) -> None:
+        array._store_otherwise(index, value, _getframe(1))
+
+    ldca = ldcg = ldcs = ldlu = ldcv = _hinted_load
+    stcg = stcs = stwb = stwt = _hinted_store
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"cuda.{name} is not part of the simulator")
