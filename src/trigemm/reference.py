@@ -27,9 +27,7 @@ def _masked(x: Tensor, uplo: str, diagonal: int, fill: float) -> Tensor:
     return torch.where(inside, x, fill)
 
 
-def gemmt(
-    a: Tensor, b: Tensor, *, alpha: float = 1.0, uplo: str = "lower", diagonal: int = 0, fill: float = 0.0
-) -> Tensor:
+def gemmt(a: Tensor, b: Tensor, *, alpha: float = 1.0, uplo: str = "lower", diagonal: int = 0, fill: float = 0.0) -> Tensor:
     """tri(alpha * a @ b), `fill` elsewhere: (…,M,K) x (…,K,N) -> (…,M,N)."""
     return _masked(alpha * (a.double() @ b.double()), uplo, diagonal, fill)
 
@@ -61,7 +59,8 @@ def syrk(a: Tensor, *, alpha: float = 1.0, beta: float = 0.0, c: Tensor | None =
 
 def causal_scores(q: Tensor, k: Tensor, *, scale: float | None = None, fill: float = -math.inf) -> Tensor:
     """scale * q . k for every key position that a query may see: (B,NH,T,HS), (B,NH_kv,S,HS) -> (B,NH,T,S)."""
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     keys = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     return gemmt(q, keys.mT, alpha=scale, diagonal=k.shape[-2] - q.shape[-2], fill=fill)
 

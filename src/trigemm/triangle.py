@@ -6,8 +6,8 @@ A triangle is a `rows x columns` matrix of which one side of a diagonal counts:
     upper: entry (r, c) belongs when c - r >= diagonal        (torch.triu)
 
 Cut into tiles, the *live* tiles are those that hold at least one entry of the triangle. They are numbered row by row from the
-top left, and `TileSchedule` turns a number into a (tile row, tile column) and back, in closed form. Kernels carry a device copy of
-`TileSchedule.tile`; this module is what they are tested against. It needs the standard library only.
+top left, and `TileSchedule` turns a number into a (tile row, tile column) and back, in closed form. Kernels carry a
+device copy of `TileSchedule.tile`; this module is what they are tested against. It needs the standard library only.
 """
 
 from collections.abc import Iterator
@@ -93,9 +93,9 @@ class Triangle:
 class TileSchedule:
     """The live tiles of a lower triangle, numbered row by row.
 
-    Tile row i has clamp(first + (i - begin) * step, 0, tile_columns) live tiles from row `begin` on: a slope of `slope_rows` rows,
-    then rows that are live over their whole width. `block_rows` must be a multiple of `block_columns`, so that the slope rises by
-    a whole number of tiles a row.
+    Tile row i has clamp(first + (i - begin) * step, 0, tile_columns) live tiles from row `begin` on: a slope of
+    `slope_rows` rows, then rows that are live over their whole width. `block_rows` must be a multiple of
+    `block_columns`, so that the slope rises by a whole number of tiles a row.
 
     >>> schedule = Triangle(5, 5).tiles(2, 2)
     >>> len(schedule), list(schedule)
@@ -170,6 +170,20 @@ class TileSchedule:
         if self.tile_rows == 0:
             return 0
         return self._before(self.tile_rows - 1) + self.live(self.tile_rows - 1)
+
+    @property
+    def dead(self) -> "TileSchedule":
+        """The tiles that are not live, turned by half a circle so that they form a lower triangle of tiles as well.
+
+        Its tile (i, j) is tile (tile_rows - 1 - i, tile_columns - 1 - j) of this schedule. The triangle must fill its
+        last row of tiles: rows a multiple of block_rows.
+        """
+        rows, columns = self.tile_rows * self.block_rows, self.tile_columns * self.block_columns
+        if rows != self.triangle.rows:
+            raise ValueError(f"rows must be a multiple of block_rows ({self.block_rows}), got {self.triangle.rows}")
+        # A turned tile is dead when even its entry nearest to the diagonal is outside the triangle.
+        diagonal = columns - rows - self.triangle.diagonal + 1 - self.block_rows - self.block_columns
+        return TileSchedule(Triangle(rows, columns, "lower", diagonal), self.block_rows, self.block_columns)
 
     def number(self, tile_row: int, tile_column: int) -> int:
         """The number of a live tile."""

@@ -1,0 +1,125 @@
+"""gemmt with tiles: the lower triangle of alpha * a @ b, (…,M,K) x (…,K,N) -> (…,M,N).
+
+A program computes one live tile, [BM, BN]; the tiles above the diagonal are not launched. With a `fill`, further programs write
+the dead tiles and do nothing else; with `fill=None` nothing above the diagonal is written.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from trigemm.kernels.tiles.config import product_config
+from trigemm.kernels.tiles.multiply import load_tile, multiply_add, store_tile, too_small
+from trigemm.kernels.tiles.operand import (
+    align_of,
+    batch_offset,
+    device_of,
+    launches,
+    needs_64_bits,
+    order_of,
+    stride_arguments,
+    tile_pointers,
+)
+from trigemm.kernels.tiles.schedule import schedule_arguments, tile_of
+from trigemm.triangle import Triangle, ceil_div
+
+SCALARS = ["alpha", "fill", "diagonal", "M", "N", "K", "live", "tiles", "size1", "size2"]
+SCHEDULES = [f"{kind}_{name}" for kind in ("live", "dead") for name in ("begin", "first", "slope_rows", "slope_tiles")]
+STRIDES = [f"{x}_{name}" for x in "abc" for name in ("batch0", "batch1", "batch2", "row", "column")]
+
+
+@triton.jit(do_not_specialize=[*SCALARS, *SCHEDULES, *STRIDES])
+def gemmt_kernel(
+    a_ptr, b_ptr, c_ptr, alpha, fill, diagonal, M, N, K,
+    live, tiles, live_begin, live_first, live_slope_rows, live_slope_tiles,
+    dead_begin, dead_first, dead_slope_rows, dead_slope_tiles, size1, size2,
+    a_batch0, a_batch1, a_batch2, a_row, a_column,
+    b_batch0, b_batch1, b_batch2, b_row, b_column,
+    c_batch0, c_batch1, c_batch2, c_row, c_column,
+    A_ORDER: tl.constexpr, A_ALIGN: tl.constexpr, B_ORDER: tl.constexpr, B_ALIGN: tl.constexpr,
+    C_ORDER: tl.constexpr, C_ALIGN: tl.constexpr,
+    FILL: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(0) // tiles
+    number = (tl.program_id(0) % tiles).to(tl.int64)
+    c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_ALIGN)
+    tile_columns = tl.cdiv(N, BN)
+
+    if FILL and number >= live:
+        dead_row, dead_column = tile_of(
+            number - live, dead_begin, dead_first, BM // BN, dead_slope_rows, dead_slope_tiles, tile_columns
+        )
+        rows = ((tl.cdiv(M, BM) - 1 - dead_row) * BM).to(INDEX) + tl.arange(0, BM)
+        columns = ((tile_columns - 1 - dead_column) * BN).to(INDEX) + tl.arange(0, BN)
+        value = tl.full([BM, BN], fill, tl.float32)
+        store_tile(c_ptr, value, rows, columns, M, N, c_row, c_column, C_ORDER, C_ALIGN)
+        return
+
+    tile_row, tile_column = tile_of(number, live_begin, live_first, BM // BN, live_slope_rows, live_slope_tiles, tile_columns)
+    rows = (tile_row * BM).to(INDEX) + tl.arange(0, BM)  # [BM]
+    columns = (tile_column * BN).to(INDEX) + tl.arange(0, BN)  # [BN]
+    a_ptr += batch_offset(batch, size1, size2, a_batch0, a_batch1, a_batch2, A_ALIGN)
+    b_ptr += batch_offset(batch, size1, size2, b_batch0, b_batch1, b_batch2, B_ALIGN)
+
+    acc = tl.zeros([BM, BN], tl.float32)
+    small = 0
+    for k in range(0, tl.cdiv(K, BK)):
+        depth = tl.arange(0, BK).to(INDEX) + k * BK
+        a = load_tile(a_ptr, rows, depth, M, K, a_row, a_column, A_ORDER, A_ALIGN)  # [BM, BK]
+        b = load_tile(b_ptr, depth, columns, K, N, b_row, b_column, B_ORDER, B_ALIGN)  # [BK, BN]
+        acc = multiply_add(a, b, acc, PRECISION)
+        if PRECISION == "tf32x3":
+            small |= too_small(a) | too_small(b)
+    if PRECISION == "tf32x3" and small > 0:
+        acc = tl.zeros([BM, BN], tl.float32)
+        for k in range(0, tl.cdiv(K, 16)):
+            depth = tl.arange(0, 16).to(INDEX) + k * 16
+            a = load_tile(a_ptr, rows, depth, M, K, a_row, a_column, A_ORDER, A_ALIGN)
+            b = load_tile(b_ptr, depth, columns, K, N, b_row, b_column, B_ORDER, B_ALIGN)
+            acc = multiply_add(a, b, acc, "ieee")
+    acc *= alpha
+
+    if tile_column * BN + BN - 1 <= tile_row * BM + diagonal:  # the whole tile is inside
+        store_tile(c_ptr, acc, rows, columns, M, N, c_row, c_column, C_ORDER, C_ALIGN)
+    else:
+        in_triangle = columns[None, :] - rows[:, None] <= diagonal
+        if FILL:
+            store_tile(c_ptr, tl.where(in_triangle, acc, fill), rows, columns, M, N, c_row, c_column, C_ORDER, C_ALIGN)
+        else:
+            in_matrix = (rows < M)[:, None] & (columns < N)[None, :]
+            pointers = tile_pointers(c_ptr, rows, columns, c_row, c_column, C_ORDER, C_ALIGN)
+            tl.store(pointers, acc.to(c_ptr.dtype.element_ty), mask=in_triangle & in_matrix)
+
+
+def gemmt(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str) -> None:
+    """Launch one program a live tile, and one a dead tile where there is a fill."""
+    m, n, k = *out.shape[-2:], a.shape[-1]
+    if out.numel() == 0:
+        return
+    config = product_config(a.dtype, precision)
+    bm, bn = config.blocks["BM"], config.blocks["BN"]
+    rows = m if fill is None else ceil_div(m, bm) * bm
+    live = Triangle(rows, n, "lower", diagonal).tiles(bm, bn)
+    dead = None if fill is None else live.dead
+    tiles = len(live) + (len(dead) if dead else 0)
+    if tiles == 0:
+        return
+    a_align, b_align, c_align = align_of(a), align_of(b), align_of(out)
+    with device_of(out):
+        for (a_, b_, c_), count, sizes, (a_batch, b_batch, c_batch) in launches(a, b, out):
+            gemmt_kernel[(count * tiles,)](
+                a_, b_, c_, alpha, 0.0 if fill is None else fill, diagonal, m, n, k,
+                len(live), tiles, *schedule_arguments(live), *schedule_arguments(dead or live), *sizes,
+                *stride_arguments(a_, a_batch, a_align), *stride_arguments(b_, b_batch, b_align),
+                *stride_arguments(c_, c_batch, c_align),
+                order_of(a), a_align, order_of(b), b_align, order_of(out), c_align,
+                fill is not None, config.precision, tl.int64 if needs_64_bits(a, b, out) else tl.int32,
+                **config.blocks, num_warps=config.num_warps, num_stages=config.num_stages,
+            )  # fmt: skip
+
+
+def scores(qkv: Tensor, out: Tensor, *, scale: float, fill: float | None, precision: str) -> None:
+    """The ladder's operation: scale * q . k of packed (B,T,3,NH,HS), by `gemmt` on views. Nothing is permuted."""
+    q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    gemmt(q, k.mT, out, alpha=scale, diagonal=0, fill=fill, precision=precision)

@@ -1,0 +1,102 @@
+"""syrk with tiles: alpha * a @ aᵀ + beta * c, (…,N,K) -> (…,N,N).
+
+A program computes one live tile of the lower triangle, [B, B]. For uplo="full" it writes the tile and its mirror image; for
+uplo="lower" the mirror image is written as zeros. Every entry of the result is written exactly once, and a @ aᵀ is symmetric to
+the bit.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from trigemm.kernels.tiles.config import product_config
+from trigemm.kernels.tiles.multiply import load_tile, load_triangle, multiply_add, store_tile, too_small
+from trigemm.kernels.tiles.operand import align_of, batch_offset, device_of, launches, needs_64_bits, order_of, stride_arguments
+from trigemm.kernels.tiles.schedule import schedule_arguments, tile_of
+from trigemm.triangle import Triangle
+
+SCALARS = ["alpha", "beta", "N", "K", "tiles", "begin", "first", "slope_rows", "slope_tiles", "size1", "size2"]
+STRIDES = [f"{x}_{name}" for x in ("a", "c", "out") for name in ("batch0", "batch1", "batch2", "row", "column")]
+
+
+@triton.jit(do_not_specialize=[*SCALARS, *STRIDES])
+def syrk_kernel(
+    a_ptr, c_ptr, out_ptr, alpha, beta, N, K, tiles, begin, first, slope_rows, slope_tiles, size1, size2,
+    a_batch0, a_batch1, a_batch2, a_row, a_column,
+    c_batch0, c_batch1, c_batch2, c_row, c_column,
+    out_batch0, out_batch1, out_batch2, out_row, out_column,
+    A_ORDER: tl.constexpr, TRANSPOSED_ORDER: tl.constexpr, A_ALIGN: tl.constexpr,
+    C_ORDER: tl.constexpr, C_ALIGN: tl.constexpr, OUT_ORDER: tl.constexpr, OUT_ALIGN: tl.constexpr,
+    HAS_C: tl.constexpr, MIRROR: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
+    B: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    batch = tl.program_id(0) // tiles
+    number = (tl.program_id(0) % tiles).to(tl.int64)
+    tile_row, tile_column = tile_of(number, begin, first, 1, slope_rows, slope_tiles, tl.cdiv(N, B))
+    a_ptr += batch_offset(batch, size1, size2, a_batch0, a_batch1, a_batch2, A_ALIGN)
+    out_ptr += batch_offset(batch, size1, size2, out_batch0, out_batch1, out_batch2, OUT_ALIGN)
+    rows = (tile_row * B).to(INDEX) + tl.arange(0, B)  # [B]
+    columns = (tile_column * B).to(INDEX) + tl.arange(0, B)  # [B]
+
+    acc = tl.zeros([B, B], tl.float32)
+    small = 0
+    for k in range(0, tl.cdiv(K, BK)):
+        depth = tl.arange(0, BK).to(INDEX) + k * BK
+        left = load_tile(a_ptr, rows, depth, N, K, a_row, a_column, A_ORDER, A_ALIGN)  # [B, BK]
+        right = load_tile(a_ptr, depth, columns, K, N, a_column, a_row, TRANSPOSED_ORDER, A_ALIGN)  # [BK, B]
+        acc = multiply_add(left, right, acc, PRECISION)
+        if PRECISION == "tf32x3":
+            small |= too_small(left) | too_small(right)
+    if PRECISION == "tf32x3" and small > 0:
+        acc = tl.zeros([B, B], tl.float32)
+        for k in range(0, tl.cdiv(K, 16)):
+            depth = tl.arange(0, 16).to(INDEX) + k * 16
+            left = load_tile(a_ptr, rows, depth, N, K, a_row, a_column, A_ORDER, A_ALIGN)
+            right = load_tile(a_ptr, depth, columns, K, N, a_column, a_row, TRANSPOSED_ORDER, A_ALIGN)
+            acc = multiply_add(left, right, acc, "ieee")
+    acc *= alpha
+
+    if tile_row == tile_column:  # the tile is its own mirror image
+        in_triangle = columns[None, :] <= rows[:, None]
+        value = tl.where(in_triangle, acc, tl.trans(acc) if MIRROR else 0.0)
+        if HAS_C:
+            c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_ALIGN)
+            if MIRROR:
+                value += beta * load_tile(c_ptr, rows, columns, N, N, c_row, c_column, C_ORDER, C_ALIGN).to(tl.float32)
+            else:
+                value += beta * load_triangle(c_ptr, rows, columns, N, N, c_row, c_column, 0, True, C_ORDER, C_ALIGN).to(
+                    tl.float32
+                )
+        store_tile(out_ptr, value, rows, columns, N, N, out_row, out_column, OUT_ORDER, OUT_ALIGN)
+    else:
+        below = acc
+        above = tl.trans(acc) if MIRROR else tl.zeros([B, B], tl.float32)
+        if HAS_C:
+            c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_ALIGN)
+            below += beta * load_tile(c_ptr, rows, columns, N, N, c_row, c_column, C_ORDER, C_ALIGN).to(tl.float32)
+            if MIRROR:
+                above += beta * load_tile(c_ptr, columns, rows, N, N, c_row, c_column, C_ORDER, C_ALIGN).to(tl.float32)
+        store_tile(out_ptr, below, rows, columns, N, N, out_row, out_column, OUT_ORDER, OUT_ALIGN)
+        store_tile(out_ptr, above, columns, rows, N, N, out_row, out_column, OUT_ORDER, OUT_ALIGN)
+
+
+def syrk(a: Tensor, c: Tensor | None, out: Tensor, *, alpha: float, beta: float, uplo: str, precision: str) -> None:
+    """Launch one program a live tile of the lower triangle."""
+    n, k = a.shape[-2:]
+    if out.numel() == 0:
+        return
+    config = product_config(a.dtype, precision)
+    block = min(config.blocks["BM"], config.blocks["BN"])
+    schedule = Triangle(n, n).tiles(block, block)
+    read_c = out if c is None else c
+    a_align, c_align, out_align = align_of(a), align_of(read_c), align_of(out)
+    with device_of(out):
+        for (a_, c_, out_), count, sizes, (a_batch, c_batch, out_batch) in launches(a, read_c, out):
+            syrk_kernel[(count * len(schedule),)](
+                a_, c_, out_, alpha, beta, n, k, len(schedule), *schedule_arguments(schedule), *sizes,
+                *stride_arguments(a_, a_batch, a_align), *stride_arguments(c_, c_batch, c_align),
+                *stride_arguments(out_, out_batch, out_align),
+                order_of(a), order_of(a.mT), a_align, order_of(read_c), c_align, order_of(out), out_align,
+                c is not None, uplo == "full", config.precision, tl.int64 if needs_64_bits(a, read_c, out) else tl.int32,
+                block, config.blocks["BK"], num_warps=config.num_warps, num_stages=config.num_stages,
+            )  # fmt: skip

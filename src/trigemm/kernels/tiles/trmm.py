@@ -1,0 +1,118 @@
+"""trmm with tiles: alpha * tri(a) @ b, (…,M,K) x (…,K,N) -> (…,M,N).
+
+A program computes one output tile, [BM, BN], and walks along the live tiles of its row of the triangle: first those that lie
+inside, then those that the diagonal crosses, whose other half is masked out of the load. Rows with the most work go first, so
+that the last programs are short.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from trigemm.kernels.tiles.config import trmm_config
+from trigemm.kernels.tiles.multiply import load_tile, load_triangle, multiply_add, store_tile, too_small
+from trigemm.kernels.tiles.operand import align_of, batch_offset, device_of, launches, needs_64_bits, order_of, stride_arguments
+from trigemm.triangle import ceil_div
+
+SCALARS = ["alpha", "diagonal", "M", "N", "K", "batches", "size1", "size2"]
+STRIDES = [f"{x}_{name}" for x in "abc" for name in ("batch0", "batch1", "batch2", "row", "column")]
+
+
+@triton.jit
+def add_tiles(
+    acc, small, a_ptr, b_ptr, rows, columns, begin, end, diagonal, M, N, K, a_row, a_column, b_row, b_column,
+    A_ORDER: tl.constexpr, A_ALIGN: tl.constexpr, B_ORDER: tl.constexpr, B_ALIGN: tl.constexpr,
+    LOWER: tl.constexpr, CROSSED: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """acc + the products of tiles `begin` to `end` of the inner dimension; CROSSED if the diagonal may cross them."""
+    for k in range(begin, end):
+        depth = tl.arange(0, BK).to(INDEX) + k * BK  # [BK]
+        if CROSSED:
+            a = load_triangle(a_ptr, rows, depth, M, K, a_row, a_column, diagonal, LOWER, A_ORDER, A_ALIGN)  # [BM, BK]
+        else:
+            a = load_tile(a_ptr, rows, depth, M, K, a_row, a_column, A_ORDER, A_ALIGN)
+        b = load_tile(b_ptr, depth, columns, K, N, b_row, b_column, B_ORDER, B_ALIGN)  # [BK, BN]
+        acc = multiply_add(a, b, acc, PRECISION)
+        if PRECISION == "tf32x3":
+            small |= too_small(a) | too_small(b)
+    return acc, small
+
+
+@triton.jit(do_not_specialize=[*SCALARS, *STRIDES])
+def trmm_kernel(
+    a_ptr, b_ptr, c_ptr, alpha, diagonal, M, N, K, batches, size1, size2,
+    a_batch0, a_batch1, a_batch2, a_row, a_column,
+    b_batch0, b_batch1, b_batch2, b_row, b_column,
+    c_batch0, c_batch1, c_batch2, c_row, c_column,
+    A_ORDER: tl.constexpr, A_ALIGN: tl.constexpr, B_ORDER: tl.constexpr, B_ALIGN: tl.constexpr,
+    C_ORDER: tl.constexpr, C_ALIGN: tl.constexpr,
+    LOWER: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    tile_columns = tl.cdiv(N, BN)
+    tile_column = tl.program_id(0) % tile_columns
+    batch = (tl.program_id(0) // tile_columns) % batches
+    tile_row = tl.program_id(0) // (tile_columns * batches)
+    if LOWER:
+        tile_row = tl.cdiv(M, BM) - 1 - tile_row
+    a_ptr += batch_offset(batch, size1, size2, a_batch0, a_batch1, a_batch2, A_ALIGN)
+    b_ptr += batch_offset(batch, size1, size2, b_batch0, b_batch1, b_batch2, B_ALIGN)
+    c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_ALIGN)
+    top = tile_row.to(tl.int64) * BM
+    rows = top.to(INDEX) + tl.arange(0, BM)  # [BM]
+    columns = (tile_column.to(tl.int64) * BN).to(INDEX) + tl.arange(0, BN)  # [BN]
+
+    # Column `near` is where the diagonal leaves the whole rows of the tile, `far` where it leaves the triangle.
+    if LOWER:
+        near = tl.minimum(tl.maximum(top + diagonal + 1, 0), K)
+        far = tl.minimum(tl.maximum(tl.minimum(top + BM, M) + diagonal, 0), K)
+        inside_begin = 0 * near
+        inside_end = near // BK
+        crossed_begin = inside_end
+        crossed_end = tl.cdiv(far, BK)
+    else:
+        near = tl.minimum(tl.maximum(tl.minimum(top + BM, M) - 1 + diagonal, 0), K)
+        far = tl.minimum(tl.maximum(top + diagonal, 0), K)
+        crossed_begin = far // BK
+        crossed_end = tl.cdiv(near, BK)
+        inside_begin = crossed_end
+        inside_end = tl.cdiv(K, BK).to(tl.int64)
+
+    acc = tl.zeros([BM, BN], tl.float32)
+    small = 0
+    acc, small = add_tiles(
+        acc, small, a_ptr, b_ptr, rows, columns, inside_begin.to(tl.int32), inside_end.to(tl.int32), diagonal, M, N, K,
+        a_row, a_column, b_row, b_column, A_ORDER, A_ALIGN, B_ORDER, B_ALIGN, LOWER, False, PRECISION, INDEX, BK,
+    )  # fmt: skip
+    acc, small = add_tiles(
+        acc, small, a_ptr, b_ptr, rows, columns, crossed_begin.to(tl.int32), crossed_end.to(tl.int32), diagonal, M, N, K,
+        a_row, a_column, b_row, b_column, A_ORDER, A_ALIGN, B_ORDER, B_ALIGN, LOWER, True, PRECISION, INDEX, BK,
+    )  # fmt: skip
+    if PRECISION == "tf32x3" and small > 0:
+        first = tl.minimum(inside_begin, crossed_begin).to(tl.int32) * (BK // 16)
+        last = tl.maximum(inside_end, crossed_end).to(tl.int32) * (BK // 16)
+        acc, small = add_tiles(
+            tl.zeros([BM, BN], tl.float32), small, a_ptr, b_ptr, rows, columns, first, last, diagonal, M, N, K,
+            a_row, a_column, b_row, b_column, A_ORDER, A_ALIGN, B_ORDER, B_ALIGN, LOWER, True, "ieee", INDEX, 16,
+        )  # fmt: skip
+    store_tile(c_ptr, acc * alpha, rows, columns, M, N, c_row, c_column, C_ORDER, C_ALIGN)
+
+
+def trmm(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, uplo: str, diagonal: int, precision: str) -> None:
+    """Launch one program an output tile."""
+    m, n, k = *out.shape[-2:], a.shape[-1]
+    if out.numel() == 0:
+        return
+    config = trmm_config(a.dtype, precision)
+    tiles = ceil_div(m, config.blocks["BM"]) * ceil_div(n, config.blocks["BN"])
+    a_align, b_align, c_align = align_of(a), align_of(b), align_of(out)
+    with device_of(out):
+        for (a_, b_, c_), count, sizes, (a_batch, b_batch, c_batch) in launches(a, b, out):
+            trmm_kernel[(count * tiles,)](
+                a_, b_, c_, alpha, diagonal, m, n, k, count, *sizes,
+                *stride_arguments(a_, a_batch, a_align), *stride_arguments(b_, b_batch, b_align),
+                *stride_arguments(c_, c_batch, c_align),
+                order_of(a), a_align, order_of(b), b_align, order_of(out), c_align,
+                uplo == "lower", config.precision, tl.int64 if needs_64_bits(a, b, out) else tl.int32,
+                **config.blocks, num_warps=config.num_warps, num_stages=config.num_stages,
+            )  # fmt: skip

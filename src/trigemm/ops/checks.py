@@ -1,0 +1,143 @@
+"""What the operations accept. Each refusal names the operation, what was given, and what would work.
+
+The checks read metadata only, so they also hold for fake tensors and while torch.compile traces; `refuse_overlap` reads
+addresses and runs where the real tensors are.
+"""
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from trigemm.errors import choice, describe
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+PRECISIONS = ("highest", "high", "medium")
+
+
+def check_operands(operation: str, min_dim: int = 2, **operands: Tensor | None) -> tuple[Any, ...]:
+    """The operands, under autocast in its dtype, once they are known to be acceptable.
+
+    They must be dense floating tensors of one dtype on one device, with `min_dim` dimensions or more, without a forward-mode
+    tangent (torch.library would drop it silently). An optional operand that is None stays None.
+    """
+    given = {name: x for name, x in operands.items() if x is not None}
+    for name, x in given.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{operation}: {name} must be a torch.Tensor, got {type(x).__name__}")
+        if x.layout != torch.strided:
+            raise TypeError(f"{operation}: {name} has layout {x.layout}; a strided tensor would work (x.to_dense())")
+        if x.dtype not in DTYPES:
+            raise TypeError(
+                f"{operation}: dtypes are float64, float32, float16 and bfloat16; got {describe(**given)}; "
+                "convert with .to(dtype)"
+            )
+        if x.dim() < min_dim:
+            raise ValueError(f"{operation}: {name} must have at least {min_dim} dimensions; got {describe(**given)}")
+        if not torch.compiler.is_compiling() and forward_ad.unpack_dual(x).tangent is not None:
+            raise NotImplementedError(
+                f"{operation}: forward-mode differentiation is not supported ({name} has a tangent); reverse mode is"
+            )
+    given = {name: _autocast(x) for name, x in given.items()}
+    if len({x.dtype for x in given.values()}) > 1:
+        raise TypeError(f"{operation}: operands must have one dtype; got {describe(**given)}; convert with .to(dtype)")
+    if len({x.device for x in given.values()}) > 1:
+        devices = ", ".join(f"{name} on {x.device}" for name, x in given.items())
+        raise ValueError(f"{operation}: operands must be on one device; got {devices}; move them with .to(device)")
+    device = next(iter(given.values())).device.type
+    if device not in ("cpu", "cuda", "meta"):
+        raise ValueError(f"{operation}: devices are cpu and cuda; got {device}")
+    return tuple(given.get(name) for name in operands)
+
+
+def _autocast(x: Tensor) -> Tensor:
+    """What autocast makes of an operand of a matrix product; as for PyTorch's own, float64 stays as it is."""
+    device = x.device.type
+    if x.dtype == torch.float64 or device == "meta" or not torch.is_autocast_enabled(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device))
+
+
+def check_parameters(
+    operation: str, *, uplo: str, uplos: Sequence[str], precision: str | None, diagonal: object = 0, **scalars: object
+) -> None:
+    """`uplo` and `precision` are known words, `diagonal` an integer, and the scalars real numbers."""
+    if uplo not in uplos:
+        raise choice(operation, "uplo", uplo, uplos)
+    if precision is not None and precision not in PRECISIONS:
+        raise choice(operation, "precision", precision, (None, *PRECISIONS))
+    if isinstance(diagonal, bool) or not isinstance(diagonal, (int, torch.SymInt)):
+        raise TypeError(f"{operation}: diagonal must be an int, got {type(diagonal).__name__}")
+    for name, value in scalars.items():
+        if not isinstance(value, Real):
+            raise TypeError(f"{operation}: {name} must be a real number, got {type(value).__name__}")
+
+
+def product_shape(operation: str, left: Tensor, right: Tensor, *, transposed: bool = False, **given: Tensor) -> tuple[int, ...]:
+    """Shape (…,M,N) of op(left) @ right with batch dimensions broadcast; op transposes if `transposed`. Errors name the `given`."""
+    rows, depth = (left.shape[-1], left.shape[-2]) if transposed else (left.shape[-2], left.shape[-1])
+    if depth != right.shape[-2]:
+        raise ValueError(
+            f"{operation}: inner sizes differ, {depth} and {right.shape[-2]}; got {describe(**given)}; "
+            "shapes that fit are (…,M,K) and (…,K,N)"
+        )
+    try:
+        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except RuntimeError:
+        raise ValueError(
+            f"{operation}: batch dimensions {tuple(left.shape[:-2])} and {tuple(right.shape[:-2])} do not broadcast; "
+            f"got {describe(**given)}"
+        ) from None
+    return (*batch, rows, right.shape[-1])
+
+
+def check_out(operation: str, out: Tensor, shape: Sequence[int], like: Tensor, *others: Tensor | None) -> None:
+    """`out` has `shape`, and dtype and device of the operand `like`; it does not overlap itself; no operand needs a gradient."""
+    if not isinstance(out, Tensor):
+        raise TypeError(f"{operation}: out must be a torch.Tensor, got {type(out).__name__}")
+    if tuple(out.shape) != tuple(shape) or out.dtype != like.dtype or out.device != like.device or out.layout != torch.strided:
+        raise ValueError(
+            f"{operation}: out must be a strided tensor of shape {tuple(shape)}, {like.dtype}, on {like.device}; "
+            f"got {tuple(out.shape)}, {out.dtype}, on {out.device}, {out.layout}"
+        )
+    extent = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(out.stride(), out.shape, strict=True) if size > 1):
+        if stride < extent:
+            raise ValueError(f"{operation}: out overlaps itself (strides {out.stride()}); out.contiguous() would work")
+        extent += stride * (size - 1)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (like, *others, out)):
+        raise ValueError(f"{operation}: out= does not support gradients; leave out= away, or work under torch.no_grad()")
+
+
+def refuse_overlap(operation: str, out: Tensor, **inputs: Tensor | None) -> None:
+    """Refuse an `out` that shares a byte with an input. Only addresses are compared; no memory is read."""
+    for name, x in inputs.items():
+        if x is None or not x.numel() or not out.numel():
+            continue
+        if x.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() and _share_memory(x, out):
+            raise ValueError(f"{operation}: out overlaps {name} in memory; give a separate out, or leave it away")
+
+
+class _Addresses:
+    """The addresses of a tensor's elements, as NumPy understands them."""
+
+    def __init__(self, x: Tensor):
+        size = x.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{size}",
+            "data": (x.data_ptr(), True),
+            "shape": tuple(x.shape),
+            "strides": tuple(stride * size for stride in x.stride()),
+        }
+
+
+def _share_memory(x: Tensor, y: Tensor) -> bool:
+    try:
+        return np.shares_memory(np.asarray(_Addresses(x)), np.asarray(_Addresses(y)), max_work=10**6)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True

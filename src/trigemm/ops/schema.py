@@ -1,0 +1,141 @@
+"""The torch.library declarations: schemas, shapes, and the way from a call to a kernel.
+
+torch alone is needed to import this module. A kernel's module is imported when the kernel is first called (`KernelSpec.run`).
+
+Each operation is declared twice, as PyTorch's own are: a functional form that has gradients, and a form that writes
+into `out`. A `precision` of None is resolved when the operation runs, so it follows torch.set_float32_matmul_precision
+inside compiled graphs too.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trigemm.kernels.catalogue import serving
+from trigemm.ops.checks import product_shape, refuse_overlap
+
+LIBRARY = torch.library.Library("trigemm", "DEF")
+
+GEMMT = "Tensor a, Tensor b, float alpha, str uplo, SymInt diagonal, float? fill, str? precision"
+TRMM = "Tensor a, Tensor b, float alpha, str uplo, SymInt diagonal, str side, bool transpose, str? precision"
+SYRK = "Tensor a, Tensor? c, float alpha, float beta, str uplo, str? precision"
+
+OPPOSITE = {"lower": "upper", "upper": "lower"}
+
+
+def _resolve(precision: str | None) -> str:
+    return precision or torch.get_float32_matmul_precision()
+
+
+def _expand(x: Tensor, batch: Sequence[int]) -> Tensor:
+    return x.expand(*batch, *x.shape[-2:])
+
+
+def gemmt_shape(a: Tensor, b: Tensor, *_: object) -> tuple[int, ...]:
+    return product_shape("gemmt", a, b, a=a, b=b)
+
+
+def gemmt_into(
+    a: Tensor, b: Tensor, alpha: float, uplo: str, diagonal: int, fill: float | None, precision: str | None, *, out: Tensor
+) -> None:
+    refuse_overlap("gemmt", out, a=a, b=b)
+    if uplo == "upper":
+        a, b, out, diagonal = b.mT, a.mT, out.mT, -diagonal
+    kernel = serving("gemmt", out.device.type, out.dtype)
+    batch = out.shape[:-2]
+    kernel.run(
+        _expand(a, batch), _expand(b, batch), out, alpha=alpha, diagonal=diagonal, fill=fill, precision=_resolve(precision)
+    )
+
+
+def trmm_shape(
+    a: Tensor, b: Tensor, alpha: float, uplo: str, diagonal: int, side: str, transpose: bool, *_: object
+) -> tuple[int, ...]:
+    if side == "left":
+        return product_shape("trmm", a, b, transposed=transpose, a=a, b=b)
+    rows_last = product_shape("trmm", a, b.mT, transposed=not transpose, a=a, b=b)
+    return (*rows_last[:-2], rows_last[-1], rows_last[-2])
+
+
+def trmm_into(
+    a: Tensor,
+    b: Tensor,
+    alpha: float,
+    uplo: str,
+    diagonal: int,
+    side: str,
+    transpose: bool,
+    precision: str | None,
+    *,
+    out: Tensor,
+) -> None:
+    refuse_overlap("trmm", out, a=a, b=b)
+    if side == "right":  # (b @ t)ᵀ = tᵀ @ bᵀ
+        b, out, transpose = b.mT, out.mT, not transpose
+    if transpose:
+        a, uplo, diagonal = a.mT, OPPOSITE[uplo], -diagonal
+    kernel = serving("trmm", out.device.type, out.dtype)
+    batch = out.shape[:-2]
+    kernel.run(
+        _expand(a, batch), _expand(b, batch), out, alpha=alpha, uplo=uplo, diagonal=diagonal, precision=_resolve(precision)
+    )
+
+
+def syrk_shape(a: Tensor, *_: object) -> tuple[int, ...]:
+    return (*a.shape[:-1], a.shape[-2])
+
+
+def syrk_into(a: Tensor, c: Tensor | None, alpha: float, beta: float, uplo: str, precision: str | None, *, out: Tensor) -> None:
+    refuse_overlap("syrk", out, a=a, c=c)
+    c = None if beta == 0 or c is None else c.expand(out.shape)
+    if uplo == "upper":
+        c, out, uplo = None if c is None else c.mT, out.mT, "lower"
+    kernel = serving("syrk", out.device.type, out.dtype)
+    kernel.run(a, c, out, alpha=alpha, beta=beta, uplo=uplo, precision=_resolve(precision))
+
+
+def _batching_rule(name: str) -> Callable[..., tuple[Tensor, int]]:
+    """torch.vmap: the mapped dimension becomes the first batch dimension of every operand."""
+
+    def rule(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
+        operands = [(i, x, d) for i, (x, d) in enumerate(zip(arguments, in_dims, strict=True)) if isinstance(x, Tensor)]
+        rank = max(x.dim() - (d is not None) for _, x, d in operands)
+        mapped = list(arguments)
+        for i, x, d in operands:
+            front = x.unsqueeze(0).expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0)
+            mapped[i] = front[(slice(None), *[None] * (rank + 1 - front.dim()))]
+        return getattr(torch.ops.trigemm, name).default(*mapped), 0
+
+    return rule
+
+
+def _define(
+    name: str, arguments: str, shape: Callable[..., tuple[int, ...]], into: Callable[..., None]
+) -> tuple[Callable[..., Tensor], Callable[..., None]]:
+    """Declare an operation and its `out` form; return both as callables."""
+
+    def empty(first: Tensor, *rest: object) -> Tensor:
+        return first.new_empty(shape(first, *rest))
+
+    def forward(first: Tensor, *rest: object) -> Tensor:
+        out = empty(first, *rest)
+        into(first, *rest, out=out)
+        return out
+
+    LIBRARY.define(f"{name}({arguments}) -> Tensor")
+    LIBRARY.define(f"{name}.out({arguments}, *, Tensor(a!) out) -> ()")
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(name, forward, device)
+        LIBRARY.impl(f"{name}.out", into, device)
+    torch.library.register_fake(f"trigemm::{name}", empty, lib=LIBRARY)
+    torch.library.register_fake(f"trigemm::{name}.out", lambda *args, out: None, lib=LIBRARY)
+    torch.library.register_vmap(f"trigemm::{name}", _batching_rule(name), lib=LIBRARY)
+    packet = getattr(torch.ops.trigemm, name)
+    return packet.default, packet.out
+
+
+gemmt, gemmt_out = _define("gemmt", GEMMT, gemmt_shape, gemmt_into)
+trmm, trmm_out = _define("trmm", TRMM, trmm_shape, trmm_into)
+syrk, syrk_out = _define("syrk", SYRK, syrk_shape, syrk_into)

@@ -1,0 +1,166 @@
+"""The tile kernels by themselves, against the referee: in the interpreter where there is no GPU."""
+
+import math
+
+import pytest
+import torch
+
+from trigemm import reference
+from trigemm.kernels.tiles.gemmt import gemmt, scores
+from trigemm.kernels.tiles.syrk import syrk
+from trigemm.kernels.tiles.trmm import trmm
+
+NAN = math.nan
+HAS_CUDA = torch.cuda.is_available()
+SIZES = [(1, 1, 1), (7, 33, 5), (33, 130, 1), (128, 128, 64), (130, 257, 70)]
+DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if HAS_CUDA else [])]  # the interpreter's bfloat16 products are wrong
+ROUNDING = {torch.float32: 3e-7, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def random(*shape, dtype=torch.float32, device="cpu"):
+    return torch.randn(*shape, device=device).to(dtype)
+
+
+def guarded(*shape, dtype, device):
+    """A NaN output between guard bands that are NaN too: (output, whole buffer)."""
+    buffer = torch.full((*shape[:-2], shape[-2] + 2, shape[-1] + 8), NAN, dtype=dtype, device=device)
+    return buffer[..., 1:-1, 4:-4], buffer
+
+
+def assert_close(out, expected, magnitude, dtype):
+    """Entries within the rounding of |a| @ |b|; where the referee has NaN, untouched NaN."""
+    assert torch.equal(out.isnan(), expected.isnan())
+    error = (out.double() - expected).abs().nan_to_num(0.0, 0.0)
+    underflow = torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+    assert (error <= 2 * ROUNDING[dtype] * magnitude + underflow).all(), (error / magnitude).nan_to_num().max()
+
+
+def assert_guards_untouched(buffer):
+    assert buffer[..., 0, :].isnan().all()
+    assert buffer[..., -1, :].isnan().all()
+    assert buffer[..., :4].isnan().all()
+    assert buffer[..., -4:].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fill", [None, 0.5, -math.inf])
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_gemmt(m, n, k, fill, dtype, device):
+    for diagonal in (0, 3, -20, n, -m) if m < 100 or HAS_CUDA else (0, -20):
+        a, b = random(m, k, dtype=dtype, device=device), random(k, n, dtype=dtype, device=device)
+        out, buffer = guarded(m, n, dtype=dtype, device=device)
+        gemmt(a, b, out, alpha=0.5, diagonal=diagonal, fill=fill, precision="highest")
+        expected = reference.gemmt(a, b, alpha=0.5, diagonal=diagonal, fill=NAN if fill is None else fill)
+        assert_close(out, expected, 0.5 * (a.double().abs() @ b.double().abs()), dtype)
+        assert_guards_untouched(buffer)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("uplo", ["lower", "upper"])
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_trmm(m, n, k, uplo, dtype, device):
+    for diagonal in (0, 3, -20, k, -m) if m < 100 or HAS_CUDA else (0, -20):
+        a, b = random(m, k, dtype=dtype, device=device), random(k, n, dtype=dtype, device=device)
+        inside = reference.triangle_mask(m, k, uplo, diagonal).to(device)
+        out, buffer = guarded(m, n, dtype=dtype, device=device)
+        trmm(torch.where(inside, a, NAN), b, out, alpha=0.5, uplo=uplo, diagonal=diagonal, precision="highest")
+        expected = reference.trmm(a, b, alpha=0.5, uplo=uplo, diagonal=diagonal)
+        assert_close(out, expected, reference.trmm(a.abs(), b.abs(), uplo=uplo, diagonal=diagonal), dtype)
+        assert_guards_untouched(buffer)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("uplo", ["lower", "full"])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (7, 5), (33, 64), (129, 33), (257, 40)])
+def test_syrk(n, k, uplo, dtype, device):
+    a, c = random(n, k, dtype=dtype, device=device), random(n, n, dtype=dtype, device=device)
+    out, buffer = guarded(n, n, dtype=dtype, device=device)
+    syrk(a, None, out, alpha=0.5, beta=0.0, uplo=uplo, precision="highest")
+    magnitude = reference.syrk(a.abs())
+    assert_close(out, reference.syrk(a, alpha=0.5, uplo=uplo), magnitude, dtype)
+    assert_guards_untouched(buffer)
+    assert uplo == "lower" or torch.equal(out, out.mT)
+
+    out, buffer = guarded(n, n, dtype=dtype, device=device)
+    unread = c if uplo == "full" else torch.where(reference.triangle_mask(n, n).to(device), c, NAN)
+    syrk(a, unread, out, alpha=0.5, beta=-2.0, uplo=uplo, precision="highest")
+    assert_close(out, reference.syrk(a, alpha=0.5, beta=-2.0, c=c, uplo=uplo), magnitude + 2 * c.double().abs(), dtype)
+    assert_guards_untouched(buffer)
+
+
+def test_operands_of_any_strides_and_batches(device):
+    a = random(2, 2, 1, 20, 2, 37, device=device).permute(0, 2, 1, 4, 5, 3)  # (2,1,2,2,37,20)
+    b = random(3, 1, 1, 9, 40, device=device)[..., ::2].mT.expand(3, 2, 2, 20, 9)[..., 1:]
+    a, b = a.expand(2, 3, 2, 2, 37, 20), b.expand(2, 3, 2, 2, 20, 8)
+    out = torch.full((2, 2, 3, 2, 8, 37), NAN, device=device).permute(1, 2, 0, 3, 5, 4)
+    gemmt(a, b, out, alpha=1.0, diagonal=2, fill=7.0, precision="highest")
+    assert_close(out, reference.gemmt(a, b, diagonal=2, fill=7.0), a.double().abs() @ b.double().abs(), torch.float32)
+    trmm(a, b, out, alpha=1.0, uplo="upper", diagonal=2, precision="highest")
+    magnitude = reference.trmm(a.abs(), b.abs(), uplo="upper", diagonal=2)
+    assert_close(out, reference.trmm(a, b, uplo="upper", diagonal=2), magnitude, torch.float32)
+    square = torch.full((2, 2, 37, 37), NAN, device=device).mT
+    syrk(a[:, 0, 1], None, square, alpha=1.0, beta=0.0, uplo="full", precision="highest")
+    assert_close(square, reference.syrk(a[:, 0, 1]), reference.syrk(a[:, 0, 1].abs()), torch.float32)
+
+
+def test_packed_scores_read_no_values(device):
+    qkv = random(2, 130, 3, 2, 16, device=device)
+    qkv[:, :, 2] = NAN
+    out = torch.full((2, 2, 130, 130), NAN, device=device)
+    scores(qkv, out, scale=0.25, fill=None, precision="highest")
+    q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    expected = reference.causal_scores(q, k, scale=0.25, fill=NAN)
+    assert_close(out, expected, 0.25 * (q.double().abs() @ k.double().abs().mT), torch.float32)
+
+
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1.0, 1e30])
+def test_float32_accuracy_does_not_depend_on_magnitude(scale, device):
+    a, b = random(40, 70, device=device) * scale, random(70, 30, device=device) / scale
+    everything = torch.full((40, 30), NAN, device=device)
+    gemmt(a, b, everything, alpha=1.0, diagonal=30, fill=None, precision="highest")
+    magnitude = a.double().abs() @ b.double().abs()
+    assert_close(everything, a.double() @ b.double(), magnitude, torch.float32)
+    trmm(a, b, everything, alpha=1.0, uplo="lower", diagonal=70, precision="highest")
+    assert_close(everything, a.double() @ b.double(), magnitude, torch.float32)
+    square = torch.full((40, 40), NAN, device=device)
+    a /= scale**0.5
+    syrk(a, None, square, alpha=1.0, beta=0.0, uplo="full", precision="highest")
+    assert_close(square, reference.syrk(a), reference.syrk(a.abs()), torch.float32)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_lower_precisions_are_as_accurate_as_they_say(precision, device):
+    if precision == "medium" and not HAS_CUDA:
+        pytest.skip("the interpreter's bfloat16 products are wrong")
+    a, b = random(70, 50, device=device), random(50, 90, device=device)
+    out = torch.full((70, 90), NAN, device=device)
+    gemmt(a, b, out, alpha=1.0, diagonal=0, fill=0.0, precision=precision)
+    error = (out.double() - reference.gemmt(a, b)).abs()
+    assert (error <= {"high": 2.0**-10, "medium": 2.0**-7}[precision] * (a.double().abs() @ b.double().abs())).all()
+
+
+def test_results_are_the_same_bit_for_bit(device):
+    a, b = random(3, 150, 70, device=device), random(3, 70, 140, device=device)
+    first, second = torch.zeros(3, 150, 140, device=device), torch.ones(3, 150, 140, device=device)
+    for out in (first, second):
+        gemmt(a, b, out, alpha=1.0, diagonal=0, fill=0.0, precision="highest")
+    assert torch.equal(first, second)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_more_than_2_to_the_31_elements(order):
+    """An offset inside one matrix beyond 31 bits, in the operand and in the result."""
+    n, k = 49_000, 16
+    a = random(n, k, dtype=torch.float16, device="cuda")
+    out = torch.full((n, n), NAN, dtype=torch.float16, device="cuda")
+    view = out if order == "row" else out.mT
+    gemmt(a, a.mT, view, alpha=1.0, diagonal=0, fill=None, precision="highest")
+    for rows in (slice(0, 300), slice(n - 300, n)):
+        expected = reference.gemmt(a[rows], a.mT, diagonal=rows.start, fill=NAN)
+        assert_close(view[rows], expected, a[rows].double().abs() @ a.double().abs().mT, torch.float16)
+    b = random(n, 8, dtype=torch.float16, device="cuda")
+    result = torch.full((n, 8), NAN, dtype=torch.float16, device="cuda")
+    trmm(view, b, result, alpha=1.0, uplo="lower", diagonal=0, precision="highest")
+    part = torch.where(reference.triangle_mask(300, n, "lower", n - 300).cuda(), view[-300:], 0).double()
+    assert_close(result[-300:], part @ b.double(), part.abs() @ b.double().abs(), torch.float16)
