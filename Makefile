@@ -13,7 +13,6 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do $$p -c "
 BIN     := $(VENV)/bin
 EXTRAS  := $(if $(shell command -v nvidia-smi),cuda,lab)
 INSTALL  = $(BIN)/pip install --quiet --constraint constraints.txt --editable
-SOURCES  = src tests benchmarks examples
 
 .PHONY: bench test lint
 .DELETE_ON_ERROR:
@@ -22,7 +21,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/trigemm bench $(BENCH)
 
 test: lint
-	$(BIN)/pytest -n $(WORKERS) $(PYTEST)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

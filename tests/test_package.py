@@ -6,8 +6,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 import trigemm
 
 ROOT = Path(__file__).parents[1]
@@ -29,19 +27,15 @@ def import_report():
     return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module")
-def reports():
-    return [import_report() for _ in range(3)]
-
-
-@pytest.mark.parametrize("package", ["matplotlib", "numba", "rich", "triton", "typer"])
-def test_import_loads_no_compiler_and_no_tool(reports, package):
-    assert package not in reports[0]["modules"]
-    assert "trigemm.ops" in reports[0]["modules"]
-
-
-def test_import_costs_at_most_a_tenth_of_a_second_over_torch(reports):
-    assert min(report["seconds"] for report in reports) < 0.1
+def test_import_loads_no_compiler_and_no_tool_and_costs_little():
+    """At most 0.1 s over torch's import. Other work on the machine only adds time, so the best of a few tries counts."""
+    for _ in range(5):
+        report = import_report()
+        if report["seconds"] < 0.1:
+            break
+    assert report["seconds"] < 0.1
+    assert "trigemm.ops" in report["modules"]
+    assert not {"matplotlib", "numba", "rich", "triton", "typer"} & set(report["modules"])
 
 
 def test_public_names():

@@ -23,6 +23,8 @@ torch.testing.assert_close(trigemm.gemmt(a, b), (a @ b).tril())
 print(trigemm.__file__)
 """
 
+pytestmark = pytest.mark.xdist_group("wheel")  # one build for all
+
 
 def run(*command, **options):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
