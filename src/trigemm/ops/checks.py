@@ -78,7 +78,7 @@ def check_parameters(
 
 
 def product_shape(operation: str, left: Tensor, right: Tensor, *, transposed: bool = False, **given: Tensor) -> tuple[int, ...]:
-    """Shape (…,M,N) of op(left) @ right with batch dimensions broadcast; op transposes if `transposed`. Errors name the `given`."""
+    """Shape (…,M,N) of op(left) @ right with batch dimensions broadcast; op transposes if `transposed`. `given` is for errors."""
     rows, depth = (left.shape[-1], left.shape[-2]) if transposed else (left.shape[-2], left.shape[-1])
     if depth != right.shape[-2]:
         raise ValueError(
