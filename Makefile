@@ -40,4 +40,4 @@ $(VENV)/.installed-bench: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 
 $(VENV)/.installed-test: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	$(INSTALL) '.[$(EXTRAS),dev]'
-	@touch $@
+	@touch $@ $(VENV)/.installed-bench
