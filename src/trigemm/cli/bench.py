@@ -1,0 +1,182 @@
+"""`trigemm bench`: verify, time, print."""
+
+import json
+import math
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from trigemm.kernels.catalogue import LADDER
+from trigemm.lab import bench as lab
+from trigemm.lab import environment, records
+from trigemm.lab.problem import DEFAULT_SHAPES, Problem, Shape
+from trigemm.lab.workloads import listing
+
+_SIZES = "".join(f"\n\n{name}: B={sizes[0]} T={sizes[1]} NH={sizes[2]} HS={sizes[3]}" for name, sizes in DEFAULT_SHAPES.items())
+
+
+def bench(
+    operation: Annotated[str, typer.Option(help=f"One of {', '.join(DEFAULT_SHAPES)}.")] = LADDER,
+    kernel: Annotated[list[str] | None, typer.Option(help="Number or name of a kernel; may be repeated. Default: all.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the kernels and measure nothing.")] = False,
+    batch: Annotated[int | None, typer.Option(help="B.")] = None,
+    seq: Annotated[int | None, typer.Option(help="T, rows and columns of the triangle.")] = None,
+    heads: Annotated[int | None, typer.Option(help="NH; B * NH is the number of matrices.")] = None,
+    head_dim: Annotated[
+        int | None, typer.Option(help="HS, inner size (gemmt, syrk, scores) or width of the result (trmm).")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float64, float32, float16 or bfloat16.")] = "float32",
+    precision: Annotated[
+        str, typer.Option(help='Of float32 products: "highest", "high" (TF32) or "medium" (bfloat16).')
+    ] = "highest",
+    fill: Annotated[str, typer.Option(help='Value above the diagonal, such as 0 or -inf; "none" leaves it unwritten.')] = "none",
+    repeats: Annotated[int | None, typer.Option(help="Default: 100; on the CPU as many as fit in 20 s, 5 at least.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda where there is one.")] = None,
+    warm: Annotated[bool, typer.Option("--warm", help="Do not flush the caches between calls.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="JSON lines on standard output, one a kernel, and nothing else.")
+    ] = False,
+    save: Annotated[Path | None, typer.Option(help="Append the records to this file, as JSON lines.")] = None,
+) -> None:
+    """Check each kernel against the referee, then time it against the full product of the BLAS."""
+    try:
+        if operation not in DEFAULT_SHAPES:
+            raise ValueError(f"unknown operation {operation!r}; known are {', '.join(DEFAULT_SHAPES)}")
+        if list_:
+            _list(operation, as_json)
+            return
+        if repeats is not None and repeats < 1:
+            raise ValueError(f"--repeats must be at least 1, got {repeats}")
+        shape = Shape.of(operation, batch, seq, heads, head_dim)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        problem = Problem(operation, shape, dtype, precision, _fill(fill), device)
+        if save is not None:
+            records.check_writable(save)
+
+        def on_record(record: records.Record) -> None:
+            if save is not None:
+                records.append(save, record)
+            if as_json:
+                typer.echo(records.encode(record))
+
+        with _termination_interrupts(), _progress(Console(stderr=True)) as on_progress:
+            outcome = lab.run(
+                problem, kernels=kernel or (), repeats=repeats, cold=not warm, on_record=on_record, on_progress=on_progress
+            )
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except RuntimeError as error:
+        typer.echo(f"error: the device failed: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted before anything was timed", err=True)
+        raise typer.Exit(130) from None
+    _show(_console(stderr=as_json), problem, outcome, kernel or [])
+    if outcome.interrupted:
+        raise typer.Exit(130)
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+def _fill(text: str) -> float | None:
+    try:
+        return None if text.lower() == "none" else float(text)
+    except ValueError:
+        raise ValueError(f'--fill is a number, inf, -inf, nan or "none", got {text!r}') from None
+
+
+def _list(operation: str, as_json: bool) -> None:
+    rows = listing(operation)
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row))
+        return
+    table = Table("number", "kernel", "device", "dtypes", "idea", title=operation)
+    for row in rows:
+        table.add_row(str(row["number"]), row["kernel"], row["device"], " ".join(row["dtypes"]), row["idea"])
+    _console().print(table)
+
+
+def _console(stderr: bool = False) -> Console:
+    """Standard output or error; where it is no terminal, wide enough for the table."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=200)
+
+
+@contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """SIGTERM (of `timeout`, of a batch system) ends a measurement like Ctrl-C does, with its records kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[lab.OnProgress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("preparing", total=None)
+        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+
+
+def _show(console: Console, problem: Problem, outcome: lab.Outcome, chosen: list[str]) -> None:
+    sizes = " ".join(f"{name}={getattr(problem.shape, name)}" for name in ("B", "T", "NH", "HS"))
+    table = Table(title=f"{problem.operation}  {sizes}  {problem.dtype} {problem.precision}  fill={problem.fill}")
+    table.add_column("kernel")
+    table.add_column("verdict")
+    for heading in ("error/budget", r"median \[p20-p80] ms", "vs baseline", "of floor", "useful TFLOP/s", "GB/s"):
+        table.add_column(heading, justify="right")
+    for record in outcome.records:
+        passed = record["verdict"] == "pass"
+        name = record["kernel"] if record["number"] is None else f"{record['number']} {record['kernel']}"
+        error = record["error_over_budget"]
+        cells = [name, "pass" if passed else "[bold red]FAIL", "-" if error is None else f"{error:.2f}"]
+        if passed:
+            spread = f"{record['median_ms']:.4g} [{record['p20_ms']:.4g}-{record['p80_ms']:.4g}]"
+            cells += [
+                spread,
+                _ratio(record["speedup"]),
+                f"{record['floor_share']:.0%}",
+                f"{record['useful_tflops']:.3g}",
+                f"{record['gbps']:.3g}",
+            ]
+        table.add_row(*cells)
+    console.print(table)
+    for name, reason in outcome.reasons.items():
+        console.print(f"{name} failed verification and got no time: {reason}", style="red", highlight=False, markup=False)
+    for name, sentence in outcome.refused.items():
+        console.print(f"{name} skipped: {sentence}", highlight=False, markup=False)
+    if outcome.rounds:
+        why = " (interrupted)" if outcome.interrupted else ""
+        floor = next(record for record in outcome.records if record["floor_ms"] is not None)
+        console.print(
+            f"{outcome.rounds} repeats{why} on {environment.device_name(problem.device)}; "
+            f"floor {floor['floor_ms']:.4g} ms (bytes {floor['bytes_floor_ms']:.4g}, flops {floor['flops_floor_ms']:.4g})",
+            highlight=False,
+        )
+    best = outcome.fastest(chosen)
+    if best is None:
+        console.print("no kernel was timed")
+        return
+    baseline = best["baseline_ms"]
+    against = "nothing" if baseline is None else f"{baseline:.4f} ms"
+    console.print(f"time {best['median_ms']:.4f} ms vs {against} for {environment.blas_name(problem.device)}", highlight=False)
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None or not math.isfinite(value) else f"{value:.2f}x"

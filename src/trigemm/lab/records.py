@@ -1,0 +1,141 @@
+"""Measurements on disk: JSON lines, one record a line, appended one by one so that an interrupted run keeps what it has.
+
+JSON has no NaN or infinity; those three values are written as the strings "nan", "inf" and "-inf".
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Record = dict[str, Any]
+
+_NUMBER = (int, float)
+_NOT_FINITE = ("nan", "inf", "-inf")
+
+# Field -> the types that its value may have. More fields may stand in a record; these must.
+REQUIRED: Mapping[str, tuple[type, ...]] = {
+    "operation": (str,),
+    "kernel": (str,),
+    "device": (str,),
+    "dtype": (str,),
+    "precision": (str,),
+    "fill": (*_NUMBER, str, type(None)),
+    "shape": (dict,),
+    "verdict": (str,),
+    "error_over_budget": (*_NUMBER, str, type(None)),
+    "median_ms": (*_NUMBER, type(None)),
+    "p20_ms": (*_NUMBER, type(None)),
+    "p80_ms": (*_NUMBER, type(None)),
+    "baseline_ms": (*_NUMBER, type(None)),
+    "speedup": (*_NUMBER, type(None)),
+    "floor_ms": (*_NUMBER, type(None)),
+    "floor_share": (*_NUMBER, type(None)),
+    "versions": (dict,),
+    "commit": (str, type(None)),
+}
+
+
+class Broken(NamedTuple):
+    """A line that is no record, and why."""
+
+    path: Path
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.reason}"
+
+
+def encode(record: Mapping[str, Any]) -> str:
+    """A record as one line of JSON.
+
+    >>> encode({"fill": -math.inf, "median_ms": 1.5})
+    '{"fill": "-inf", "median_ms": 1.5}'
+    """
+    return json.dumps(_finite(record), allow_nan=False)
+
+
+def complaint(record: object) -> str | None:
+    """What is wrong with a decoded record, or None.
+
+    >>> complaint({"operation": "gemmt"})
+    'field "kernel" is missing'
+    """
+    if not isinstance(record, dict):
+        return f"not a JSON object but {type(record).__name__}"
+    for field, types in REQUIRED.items():
+        if field not in record:
+            return f'field "{field}" is missing'
+        value = record[field]
+        if not isinstance(value, types) or isinstance(value, bool):
+            return f'field "{field}" cannot be {value!r}'
+        if isinstance(value, str) and str in types and float in types and value not in _NOT_FINITE:
+            return f'field "{field}" cannot be {value!r}'
+    if record["verdict"] not in ("pass", "fail"):
+        return f'field "verdict" is "pass" or "fail", not {record["verdict"]!r}'
+    if record["verdict"] == "fail" and record["median_ms"] is not None:
+        return "a kernel that fails verification has no time"
+    return None
+
+
+def check_writable(path: Path) -> None:
+    """Raises ValueError where records could not be appended to `path`; to be called before measuring."""
+    try:
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"cannot write records to {path}: {error.strerror}; give a file in an existing, writable folder"
+        ) from error
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Adds one record to a file; it is on disk when this returns."""
+    line = encode(record).encode() + b"\n"
+    with path.open("a+b") as file:
+        # A process killed in the middle of a line leaves it unended: what follows must not be lost with it.
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = b"\n" + line
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read(paths: Iterable[Path]) -> tuple[list[Record], list[Broken]]:
+    """All records of some files, in order, and the lines that are none. Raises ValueError for a file that cannot be read."""
+    records: list[Record] = []
+    broken: list[Broken] = []
+    for path in paths:
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except OSError as error:
+            raise ValueError(f"cannot read records from {path}: {error.strerror}") from error
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                broken.append(Broken(path, number, f"not JSON ({error})"))
+                continue
+            reason = complaint(record)
+            if reason is None:
+                records.append(record)
+            else:
+                broken.append(Broken(path, number, reason))
+    return records, broken
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
