@@ -1,6 +1,6 @@
 """Arrays that log: what a kernel gets in place of its arguments, its shared and its local arrays.
 
-Indexing with whole numbers reads or writes one element and logs it. A slice makes a view and logs nothing, as in a compiled kernel.
+Indexing with whole numbers reads or writes one element and logs it. A slice makes a view and logs nothing, as when compiled.
 """
 
 from dataclasses import replace
@@ -131,21 +131,23 @@ class TracedArray:
         for part, n in zip(parts, self._data.shape, strict=False):
             if isinstance(part, slice):
                 if frame.f_code in VECTOR_FUNCTIONS and not 0 <= part.start <= part.stop <= n:
-                    self._fault("out of range", index, frame)
+                    self._fault("out-of-range", index, frame)
                     return None
                 continue
             if not -n <= part < n:
-                self._fault("out of range", index, frame)
+                self._fault("out-of-range", index, frame)
                 return None
             if part < 0:
-                self._fault("negative index", index, frame)
+                self._fault("negative-index", index, frame)
         return parts
 
     def _fault(self, kind: str, index: Any, frame: FrameType) -> None:
         log = self._run.log
         frame = _caller(frame)
         shown = ", ".join(_shown(part) for part in (index if isinstance(index, tuple) else (index,)))
-        log.faults.append(Fault(kind, log.line_of(frame.f_code, frame.f_lasti), self._memory.name, self._run.thread, shown))
+        line = log.line_of(frame.f_code, frame.f_lasti)
+        why = f"the array has shape {self._data.shape}"
+        log.faults.append(Fault(kind, line, self._run.thread, self._memory.name, shown, why))
 
     def _log(self, view: NDArray[Any], operation: Operation, frame: FrameType) -> int:
         """Log one access to the adjacent bytes of `view`; returns its address."""

@@ -90,6 +90,7 @@ def _count_place(site: Site, thread: Integers, address: Integers, request: Integ
     elements, number = len(address), len(_distinct(request))
     if site.memory.space == "local":
         # Local memory is interleaved: word w of lane l lies at 4 * (32 * w + l).
+        address = site.memory.offset(address)
         address = (address // BANK_WIDTH * WARP + thread % WARP) * BANK_WIDTH + address % BANK_WIDTH
     total = Counts(elements=elements, bytes=elements * size, requests=number)
     if site.memory.space == "shared":
@@ -142,7 +143,7 @@ def _spread(group: Integers, address: Integers, size: int, unit: int) -> tuple[I
 
 
 def _distinct(values: Integers) -> Integers:
-    ordered = np.sort(values)
+    ordered: Integers = np.sort(values)
     return ordered[np.diff(ordered, prepend=ordered[0] - 1) != 0]
 
 

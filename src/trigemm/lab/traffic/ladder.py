@@ -1,4 +1,4 @@
-"""The thread-level rungs of the ladder, counted: each is run in the simulator on the blocks that are equal in kind to no other."""
+"""The thread-level rungs of the ladder, counted: of the blocks that are equal in kind, one runs in the simulator."""
 
 from collections.abc import Callable, Hashable, Mapping
 from math import sqrt

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from itertools import product
 from math import prod
-from types import CellType
+from types import CellType, CodeType
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 
 from trigemm.lab.traffic.arrays import traced
 from trigemm.lab.traffic.count import Counts, count
-from trigemm.lab.traffic.log import BlockLog, Line, Log
+from trigemm.lab.traffic.log import BlockLog, Line, Log, TracedMemory
 from trigemm.lab.traffic.machine import Machine
 from trigemm.lab.traffic.memory import AddressMap
 from trigemm.lab.traffic.module import TracedModule
@@ -34,9 +34,8 @@ class Launch:
         grid: Dim3,
         block: Dim3,
         args: tuple[Any, ...],
-        *,
-        dynamic_bytes: int = 0,
-        addresses: AddressMap | None = None,
+        dynamic_bytes: int,
+        addresses: AddressMap,
         limit: int,
     ) -> None:
         self.function = function
@@ -48,9 +47,12 @@ class Launch:
         self.counts: dict[int, Counts] = {}
         self.barriers: Counter[Line] = Counter()
         self.traced = 0
-        self._addresses = addresses or AddressMap()
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self.memories: dict[str, TracedMemory] = {}
+        self._addresses = addresses
         self._restore: list[Callable[[], None]] = []
         self._adopted: set[Callable[..., Any]] = set()
+        self._codes: set[CodeType] = set()
         names = [*inspect.signature(function).parameters, *(f"argument {i}" for i in range(len(args)))]
         self.args = [self._argument(name, arg) for name, arg in zip(names, args, strict=False)]
 
@@ -67,13 +69,18 @@ class Launch:
         if isinstance(arg, tuple):
             return tuple(self._argument(f"{name}[{i}]", item) for i, item in enumerate(arg))
         if isinstance(arg, np.ndarray) and arg.ndim:
-            return traced(arg, self._addresses.address(arg), self.module.memory(name, "global"), self.module)
+            memory = self.module.memory(name, "global")
+            address = self._addresses.address(arg)
+            memory.starts, memory.dims = [address], tuple(zip(arg.shape, arg.strides, strict=True))
+            self.arrays[name] = arg
+            self.memories[name] = memory
+            return traced(arg, address, memory, self.module)
         return arg
 
-    def run(self, kind: BlockKind | None = None, watch: Callable[[int, BlockLog], None] = lambda number, log: None) -> None:
+    def run(self, kind: BlockKind | None, watch: Callable[[int, BlockLog], None] | None, *, reverse: bool = False) -> None:
         """Run the blocks, or of those that `kind` maps to equal keys only the first, which then counts for all.
 
-        `watch` gets the number and the log of each block that ran.
+        `watch` gets the number and the log of each block that ran. `reverse` runs blocks and threads from last to first.
         """
         width, height, depth = self.grid
         places = [(x, y, z) for z, y, x in product(range(depth), range(height), range(width))]
@@ -82,18 +89,19 @@ class Launch:
             kinds.setdefault(number if kind is None else kind(*place), []).append(number)
         self.adopt(self.function)
         try:
-            for same in kinds.values():
+            for same in sorted(kinds.values(), reverse=reverse):
                 self.module.enter_block(*places[same[0]])
                 try:
-                    self.machine.run(lambda: self.function(*self.args))
+                    self.machine.run(lambda: self.function(*self.args), reverse)
                 finally:
                     log = self.log.close()
                     self.traced += 1
-                    for place, counts in count(log).items() if len(log.address) else ():
-                        self.counts[place] = self.counts.get(place, Counts()) + counts * len(same)
+                    for at, counts in count(log).items() if len(log.address) else ():
+                        self.counts[at] = self.counts.get(at, Counts()) + counts * len(same)
                     for line, times in log.barriers.items():
                         self.barriers[line] += times * len(same)
-                    watch(same[0], log)
+                    if watch is not None:
+                        watch(same[0], log)
         finally:
             self.machine.close()
             while self._restore:
@@ -104,6 +112,7 @@ class Launch:
         if function in self._adopted:
             return
         self._adopted.add(function)
+        self._codes.add(function.__code__)
         names = function.__globals__
         for name in [name for name, value in names.items() if value is cuda]:
             names[name] = self.module
@@ -112,6 +121,17 @@ class Launch:
             if _contents(cell) is cuda:
                 cell.cell_contents = self.module
                 self._restore.append(lambda cell=cell: setattr(cell, "cell_contents", cuda))  # type: ignore[misc]
+
+    def where(self, error: BaseException) -> str:
+        """The innermost line of the kernel's own code that an exception passed through, as " in line …"."""
+        place = ""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code in self._codes:
+                thread = self.machine.thread.number
+                place = f" in line {trace.tb_lineno} (thread {thread})"
+            trace = trace.tb_next
+        return place
 
     def traffic(self) -> Traffic:
         """The counts so far."""

@@ -6,6 +6,7 @@ Which thread made an access, and after how many barriers, follows from the *segm
 """
 
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,12 +30,13 @@ WARP = 32  # threads
 def _instructions(code: CodeType) -> Integers:
     """For each two bytes of a function's bytecode, where the instruction begins that they belong to.
 
-    The interpreter may keep a frame's place at the instruction or at the cache entries behind it, and changes its mind on the way.
+    The interpreter keeps a frame's place at the instruction or at the cache entries behind it, and changes its mind on the way.
     """
     begins = np.zeros(len(code.co_code) // 2, dtype=np.int64)
     offsets = [instruction.offset for instruction in get_instructions(code)]
     begins[np.array(offsets) // 2] = offsets
-    return np.maximum.accumulate(begins)
+    begun: Integers = np.maximum.accumulate(begins)
+    return begun
 
 
 def instruction(code: CodeType, offset: int) -> int:
@@ -44,7 +46,7 @@ def instruction(code: CodeType, offset: int) -> int:
 
 @dataclass(eq=False)
 class TracedMemory:
-    """An array under its name in the kernel, and the stretch of addresses that it owns.
+    """An array under its name in the kernel.
 
     `log_address` and `log_place` append to the log. `load_code`, `load_base`, `store_code` and `store_base` remember, for the
     function that made the last access, where the places of its bytecode begin.
@@ -58,7 +60,28 @@ class TracedMemory:
     load_base: int = 0
     store_code: CodeType | None = None
     store_base: int = 0
-    dynamic: bool = False
+    starts: list[int] = field(default_factory=list)  # address of the first element; in local memory, of each thread's own
+    dims: tuple[tuple[int, int], ...] = ()  # (length, stride in bytes)
+    declared_in: CodeType | None = None  # the function that makes a shared array
+    dynamic: bool = False  # in the shared memory whose size the launch gives
+    generation: int = 0  # how many times its thread had made it before
+
+    def offset(self, address: Integers) -> Integers:
+        """How far addresses lie from the first element; in local memory, from the first of the thread's own array."""
+        starts: Integers = np.array(self.starts, dtype=np.int64)
+        return address - starts[np.searchsorted(starts, address, side="right") - 1]
+
+    def index(self, address: int) -> str:
+        """The index of the element at an address.
+
+        >>> TracedMemory("a", "global", print, print, starts=[512], dims=((3, 16), (4, 4))).index(512 + 16 + 8)
+        '1, 2'
+        """
+        rest, found = address - self.starts[bisect_right(self.starts, address) - 1], {}
+        for axis, (length, stride) in sorted(enumerate(self.dims), key=lambda item: -abs(item[1][1])):
+            found[axis] = min(rest // stride, length - 1) if stride and length > 1 else 0
+            rest -= found[axis] * stride
+        return ", ".join(str(found[axis]) for axis in sorted(found))
 
 
 class Site(NamedTuple):
@@ -71,29 +94,45 @@ class Site(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of source: where an access is written down."""
+    """A line of source, and the function in which it stands."""
 
-    function: str
     file: str
     number: int
+    function: str
 
 
-class Fault(NamedTuple):
-    """A fault that shows at the very access: an index outside the array, a missing barrier."""
+@dataclass(frozen=True)
+class Fault:
+    """A fault that shows while the kernel runs: an index outside the array, a barrier that is not reached."""
 
     kind: str
     line: Line
-    array: str
     thread: int
+    array: str
     index: str
+    explanation: str
 
 
 class Sync(NamedTuple):
-    """An event that orders threads: each thread's accesses before its position happen before the others' accesses after theirs."""
+    """An event that can order threads, when the log held `position` accesses.
+
+    At a "barrier" (of the block) and at a "warp" barrier, what any of `threads` did before happens before what any of them
+    does afterwards. A "fence" followed by an "atomic" access to `address` publishes what the thread did before the fence; a
+    later atomic access to `address` takes it up.
+    """
 
     kind: Literal["barrier", "warp", "fence", "atomic"]
-    positions: dict[int, int]  # thread -> number of accesses in the log when it took part
+    position: int
+    threads: tuple[int, ...]
     address: int = 0
+
+
+class Made(NamedTuple):
+    """A thread came to the call that makes a shared array, when the log held `position` accesses."""
+
+    thread: int
+    memory: TracedMemory
+    position: int
 
 
 @dataclass(eq=False)
@@ -109,6 +148,7 @@ class Log:
     bases: list[int] = field(default_factory=lambda: [0])
     faults: list[Fault] = field(default_factory=list)
     syncs: list[Sync] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
     barriers: Counter[Line] = field(default_factory=Counter)
     flops: Counter[Line] = field(default_factory=Counter)
     interval: int = 0
@@ -133,7 +173,7 @@ class Log:
     def line_of(self, code: CodeType, offset: int) -> Line:
         if id(code) not in self._lines:
             self._lines[id(code)] = [position[0] or code.co_firstlineno for position in code.co_positions()]
-        return Line(code.co_name, code.co_filename, self._lines[id(code)][offset // 2])
+        return Line(code.co_filename, self._lines[id(code)][offset // 2], code.co_name)
 
     def site(self, place: int) -> Site:
         return self.sites[self._site_number(place)]
@@ -157,18 +197,20 @@ class Log:
             np.array(self.segment_starts, dtype=np.int64),
             self.faults,
             self.syncs,
+            self.made,
             self.barriers,
             self.flops,
         )
         del self.addresses[:], self.places[:]
         self.segment_threads, self.segment_intervals, self.segment_starts = [], [], []
-        self.faults, self.syncs, self.barriers, self.flops, self.interval = [], [], Counter(), Counter(), 0
+        self.faults, self.syncs, self.made = [], [], []
+        self.barriers, self.flops, self.interval = Counter(), Counter(), 0
         return block
 
 
 @dataclass(eq=False)
 class BlockLog:
-    """The log of a block that has ended, ready to be counted: `address`, `place`, `thread` and `interval`, one entry an access."""
+    """The log of a block that has ended, ready to be counted: `address`, `place`, `thread`, `interval`, one entry an access."""
 
     log: Log
     address: Integers
@@ -178,6 +220,7 @@ class BlockLog:
     segment_starts: Integers
     faults: list[Fault]
     syncs: list[Sync]
+    made: list[Made]
     barriers: Counter[Line]
     flops: Counter[Line]
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from ctypes import c_ulong, py_object, pythonapi
 from threading import Event, Thread, get_ident
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -163,8 +163,7 @@ class Machine:
         if groups:
             for group in groups:
                 if group[0].waits_for[0] == "warp":  # type: ignore[index]
-                    here = len(self.log.addresses)
-                    self.log.syncs.append(Sync("warp", {thread.number: here for thread in group}))
+                    self._synchronised("warp", group)
                 self._set_ready(group)
             return
         group = list(self._waiting.values())
@@ -174,8 +173,7 @@ class Machine:
             self._report("not reached by all threads of the block", group)
         elif any(thread.position != group[0].position for thread in group):
             self._report("threads of one block wait at different barriers", group)
-        here = len(self.log.addresses)
-        self.log.syncs.append(Sync("barrier", {thread.number: here for thread in group}))
+        self._synchronised("barrier", group)
         self.log.barriers[self._line(group[0])] += 1
         self.log.interval += 1
         self._set_ready(group)
@@ -193,6 +191,9 @@ class Machine:
                 complete.append(group)
         return complete
 
+    def _synchronised(self, kind: Literal["barrier", "warp"], group: Sequence[CudaThread]) -> None:
+        self.log.syncs.append(Sync(kind, len(self.log.addresses), tuple(thread.number for thread in group)))
+
     def _set_ready(self, group: Sequence[CudaThread]) -> None:
         values = {thread.number: thread.value for thread in group}
         for thread in sorted(group, key=lambda thread: thread.number):
@@ -205,7 +206,7 @@ class Machine:
 
     def _report(self, why: str, group: Sequence[CudaThread]) -> None:
         for thread in group:
-            self.log.faults.append(Fault("barrier", self._line(thread), "", thread.number, why))
+            self.log.faults.append(Fault("barrier", self._line(thread), thread.number, "", "", why))
 
     def _watchdog(self) -> None:
         """Stop a kernel that never ends, from outside: it may be in a loop that never comes back to this class."""

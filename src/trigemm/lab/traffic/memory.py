@@ -1,4 +1,7 @@
-"""Global memory: which addresses an array has. Allocations begin at multiples of 512 bytes, as on a device; a view keeps its offset."""
+"""Global memory: which addresses an array has.
+
+Allocations begin at multiples of 512 bytes, as on a device, and a view keeps its offset.
+"""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -52,7 +55,7 @@ def _pointer(array: NDArray[Any]) -> int:
 
 def _owner(array: NDArray[Any]) -> tuple[Any, int, int]:
     """The object that owns an array's memory, where that memory begins, and its size in bytes."""
-    owner = array
+    owner: Any = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
     if hasattr(owner.base, "untyped_storage"):  # a torch tensor: several may share one storage

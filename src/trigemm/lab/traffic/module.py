@@ -4,12 +4,13 @@ Beyond numba's simulator it has `cuda.syncwarp`, shuffles and votes, the loads a
 shared arrays on one source line.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dis import get_instructions
 from math import prod
 from sys import _getframe
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numba.cuda.np import numpy_support
@@ -17,10 +18,11 @@ from numba.cuda.simulator.kernelapi import Dim3, FakeCUDAAtomic, FakeCUDAModule
 from numba.cuda.types import Type
 
 from trigemm.lab.traffic.arrays import TracedArray, traced
-from trigemm.lab.traffic.log import WARP, Space, Sync, TracedMemory, instruction
+from trigemm.lab.traffic.log import WARP, Made, Space, Sync, TracedMemory, instruction
 from trigemm.lab.traffic.machine import CudaThread, Machine
 
 ALIGNMENT = 256  # bytes: of every array in a space of its own
+Dim = tuple[int, int, int]
 FULL_WARP = 0xFFFFFFFF
 
 
@@ -42,56 +44,72 @@ class Stack:
 
 def assigned_name(code: CodeType, offset: int) -> str:
     """The variable that takes the result of the call at `offset` of the bytecode, or "array"."""
-    instructions = iter(get_instructions(code))
-    for instruction in instructions:
-        if instruction.offset == offset:
-            following = next(instructions)
-            while following.opname == "CACHE":
-                following = next(instructions)
-            if following.opname in ("STORE_FAST", "STORE_DEREF", "STORE_NAME"):
-                return str(following.argval)
-    return "array"
+    following = next((found for found in get_instructions(code) if found.offset > offset), None)
+    stores = ("STORE_FAST", "STORE_DEREF", "STORE_NAME")
+    return str(following.argval) if following is not None and following.opname in stores else "array"
 
 
 class Allocator:
-    """`cuda.shared.array` and `cuda.local.array`: one array for each call in the source."""
+    """`cuda.shared.array` and `cuda.local.array`: one stretch of memory for each call in the source.
 
-    def __init__(self, module: "TracedModule", space: Space) -> None:
+    A thread that comes to the call again gets the same shared memory again, under a name of another `generation`.
+    """
+
+    GENERATIONS = 8  # beyond which they are no longer told apart
+
+    def __init__(self, module: "TracedModule", space: Literal["shared", "local"]) -> None:
         self.module = module
         self.space = space
-        self.memories: dict[tuple[CodeType, int], TracedMemory] = {}
+        self.memories: dict[tuple[CodeType, int, int], TracedMemory] = {}
         self.forget()
 
     def forget(self) -> None:
         """A new block begins: nothing is allocated."""
-        self.arrays: dict[tuple[CodeType, int], TracedArray] = {}
+        self.arrays: dict[tuple[CodeType, int, int], TracedArray] = {}
+        self.made: Counter[tuple[int, CodeType, int]] = Counter()
+        for memory in self.memories.values():
+            memory.starts.clear()
         self.end = ALIGNMENT
-        self.starts: list[int] = []
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> TracedArray:
         frame = _getframe(1)
-        at = (frame.f_code, instruction(frame.f_code, frame.f_lasti))
-        if self.space == "shared" and at in self.arrays:
-            return self.arrays[at]
+        code, offset = frame.f_code, instruction(frame.f_code, frame.f_lasti)
         kind = numpy_support.as_dtype(dtype) if isinstance(dtype, Type) else np.dtype(dtype)
-        if at not in self.memories:
-            self.memories[at] = self.module.memory(assigned_name(*at), self.space)
-        memory = self.memories[at]
-        if self.space == "shared" and shape == 0:
-            memory.dynamic = True
+        if self.space == "local":
+            return self._make((code, offset, 0), shape, kind)
+        caller = (self.module.thread, code, offset)
+        generation = min(self.made[caller], self.GENERATIONS)
+        self.made[caller] += 1
+        if (code, offset, generation) not in self.arrays:
+            self.arrays[code, offset, generation] = self._make((code, offset, generation), shape, kind)
+        made = self.arrays[code, offset, generation]
+        log = self.module.log
+        log.made.append(Made(self.module.thread, made._memory, len(log.addresses)))
+        return made
+
+    def _make(self, key: tuple[CodeType, int, int], shape: Any, kind: np.dtype[Any]) -> TracedArray:
+        if key not in self.memories:
+            memory = self.module.memory(assigned_name(*key[:2]), self.space)
+            memory.declared_in, memory.dynamic, memory.generation = key[0], shape == 0, key[2]
+            self.memories[key] = memory
+        memory = self.memories[key]
+        first = self.arrays.get((*key[:2], 0))
+        if memory.dynamic:
             pool = self.module.dynamic_shared
-            made = traced(pool[: len(pool) // kind.itemsize * kind.itemsize].view(kind), 0, memory, self.module)
+            data, start = pool[: len(pool) // kind.itemsize * kind.itemsize].view(kind), ALIGNMENT
+        elif first is not None:
+            data, start = first._data, first._address
         else:
             size = prod(shape) if isinstance(shape, tuple) else int(shape)
             # All bits set: NaN, or -1, until something is written.
             data = np.frombuffer(bytearray(b"\xff" * (size * kind.itemsize)), dtype=kind).reshape(shape)
-            made = traced(data, self._take(data.nbytes), memory, self.module)
-        self.arrays[at] = made
-        return made
+            start = self._take(data.nbytes)
+        memory.starts.append(start)
+        memory.dims = tuple(zip(data.shape, data.strides, strict=True))
+        return traced(data, start, memory, self.module)
 
     def _take(self, nbytes: int) -> int:
         start = self.end
-        self.starts.append(start)
         self.end += -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         return start
 
@@ -140,6 +158,7 @@ class TracedModule(FakeCUDAModule):  # type: ignore[misc]
         self._atomic = TracedAtomic(self)
         self._const = self
         self._cg = self
+        self.dynamic_shared = np.zeros(0, dtype=np.uint8)
         self._constants: dict[int, tuple[Any, TracedArray]] = {}
 
     def memory(self, name: str, space: Space) -> TracedMemory:
@@ -162,7 +181,7 @@ class TracedModule(FakeCUDAModule):  # type: ignore[misc]
         if id(array) not in self._constants:
             frame = _getframe(1)
             memory = self.memory(assigned_name(frame.f_code, instruction(frame.f_code, frame.f_lasti)), "constant")
-            self._constants[id(array)] = (array, traced(array, ALIGNMENT * (1 + len(self._constants)), memory, self))
+            self._constants[id(array)] = (array, traced(array, 0, memory, self))
         return self._constants[id(array)][1]
 
     def this_grid(self) -> "TracedModule":
@@ -178,7 +197,7 @@ class TracedModule(FakeCUDAModule):  # type: ignore[misc]
 
     def took_part(self, kind: Any, address: int = 0) -> None:
         """The running thread alone makes an event that can order it with others."""
-        self.log.syncs.append(Sync(kind, {self.thread: len(self.log.addresses)}, address))
+        self.log.syncs.append(Sync(kind, len(self.log.addresses), (self.thread,), address))
 
     def _barrier(self, value: Any = None) -> list[Any]:
         return list(self.machine.wait("barrier", 0, self._stack(_getframe(2)), value).values())

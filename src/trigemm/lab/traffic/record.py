@@ -1,12 +1,13 @@
-"""`trace` and `record`: run kernels in numba-cuda's simulator and count what they move.
+"""`trace` and `record`: run kernels in numba-cuda's simulator, count what they move and look for faults.
 
 Both need the simulator, which numba-cuda turns on when NUMBA_ENABLE_CUDASIM=1 is set before numba is imported.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 from numba.cuda.core import config
 from numba.cuda.errors import normalize_kernel_dimensions
 from numba.cuda.simulator.kernel import FakeCUDAKernel
@@ -14,45 +15,147 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 from trigemm.kernels.threads.vector import load4, store4
 from trigemm.lab.traffic.arrays import VECTOR_FUNCTIONS
 from trigemm.lab.traffic.launch import BlockKind, Launch
+from trigemm.lab.traffic.log import Line
+from trigemm.lab.traffic.machine import LimitReached
 from trigemm.lab.traffic.memory import AddressMap
-from trigemm.lab.traffic.result import Traffic
+from trigemm.lab.traffic.result import Finding, Traffic
+from trigemm.lab.traffic.sanitize import Sanitizer
 
 ACCESS_LIMIT = 50_000_000
 
+Outputs = Iterable[str] | Mapping[str, Any]
 
-@contextmanager
-def record(*, kind: BlockKind | None = None, limit: int = ACCESS_LIMIT) -> Iterator[list[Traffic]]:
-    """Within the context, each launch of a numba-cuda kernel is counted; the list grows by one `Traffic` a launch."""
-    launches: list[Traffic] = []
-    addresses = AddressMap()
-    running: list[Launch] = []
-    VECTOR_FUNCTIONS.update((load4.__code__, store4.__code__))
-    plain = FakeCUDAKernel.__call__
 
-    def call(kernel: Any, *args: Any) -> Any:
-        if running:
-            running[-1].adopt(kernel.fn)
+class KernelError(RuntimeError):
+    """A kernel stopped in the simulator. `traffic` holds what was counted until then."""
+
+    def __init__(self, message: str, traffic: Traffic) -> None:
+        super().__init__(message)
+        self.traffic = traffic
+
+
+class Recorder:
+    """The launches that were recorded so far."""
+
+    def __init__(self, kind: BlockKind | None, outputs: Outputs, sanitize: bool, limit: int) -> None:
+        self.launches: list[Traffic] = []
+        self._kind = kind
+        self._outputs = outputs
+        self._sanitize = sanitize and kind is None
+        self._limit = limit
+        self._addresses = AddressMap()
+        self._running: Launch | None = None
+
+    def call(self, kernel: Any, *args: Any) -> Any:
+        """What calling a kernel or a device function does while launches are recorded."""
+        if self._running is not None:
+            self._running.adopt(kernel.fn)
             return kernel.fn(*args)
         grid, block = normalize_kernel_dimensions(kernel.grid_dim, kernel.block_dim)
-        launch = Launch(kernel.fn, grid, block, args, dynamic_bytes=kernel.dynshared_size, addresses=addresses, limit=limit)
-        running.append(launch)
-        try:
-            launch.run(kind)
-        finally:
-            running.pop()
-            launches.append(launch.traffic())
 
-    FakeCUDAKernel.__call__ = call
+        def launch() -> Launch:
+            return Launch(kernel.fn, grid, block, args, kernel.dynshared_size, self._addresses, self._limit)
+
+        first = launch()
+        before = [array.copy() for array in first.arrays.values()] if self._sanitize else []
+        sanitizer = Sanitizer(kernel.fn.__name__) if self._sanitize else None
+        error = self._run(first, sanitizer)
+        traffic = first.traffic()
+        if sanitizer is not None:
+            sanitizer.finish()
+            self._look_at_outputs(first, sanitizer)
+            findings = sanitizer.findings()
+            if error is None and sanitizer.order.relied_on_atomics:
+                # Only the atomics of this very run kept some accesses apart: see whether those of another order do so too.
+                findings = _united(findings, self._reversed(launch(), before))
+            traffic.findings = findings
+        self.launches.append(traffic)
+        if error is not None:
+            traffic.error = str(error)
+            raise KernelError(str(error), traffic) from error.__cause__
+        return None
+
+    def _run(self, launch: Launch, sanitizer: Sanitizer | None, *, reverse: bool = False) -> RuntimeError | None:
+        """Run a launch; returns what stopped it, in a sentence."""
+        self._running = launch
+        name = launch.function.__name__
+        try:
+            launch.run(self._kind, None if sanitizer is None else sanitizer.look, reverse=reverse)
+        except LimitReached:
+            return RuntimeError(
+                f"kernel {name} did not end within {self._limit:,} accesses to memory, or made none for a minute: a thread that"
+                " waits for another one without a barrier never goes on in the simulator; a larger limit takes longer runs"
+            )
+        except Exception as error:
+            where = launch.where(error)
+            stopped = RuntimeError(f"kernel {name} failed{where}: {type(error).__name__}: {error}")
+            stopped.__cause__ = error
+            return stopped
+        finally:
+            self._running = None
+        return None
+
+    def _reversed(self, launch: Launch, before: list[np.ndarray[Any, Any]]) -> list[Finding]:
+        """The findings of the same launch with blocks and threads from last to first. What it writes is undone."""
+        after = [array.copy() for array in launch.arrays.values()]
+        for array, content in zip(launch.arrays.values(), before, strict=True):
+            array[...] = content
+        sanitizer = Sanitizer(launch.function.__name__)
+        error = self._run(launch, sanitizer, reverse=True)
+        sanitizer.finish()
+        for array, content in zip(launch.arrays.values(), after, strict=True):
+            array[...] = content
+        return [] if error is not None else sanitizer.findings()
+
+    def _look_at_outputs(self, launch: Launch, sanitizer: Sanitizer) -> None:
+        regions = self._outputs if isinstance(self._outputs, Mapping) else dict.fromkeys(self._outputs, True)
+        for name, region in regions.items():
+            if name not in launch.arrays:
+                raise ValueError(f"outputs: kernel {launch.function.__name__} has no array {name!r}, only {list(launch.arrays)}")
+            array, memory = launch.arrays[name], launch.memories[name]
+            index = np.nonzero(np.broadcast_to(region, array.shape))
+            required = memory.starts[0] + sum(i * stride for i, stride in zip(index, array.strides, strict=True))
+            code = launch.function.__code__
+            line = Line(code.co_filename, code.co_firstlineno, code.co_name)
+            sanitizer.unwritten_outputs(name, memory, line, np.asarray(required, dtype=np.int64))
+
+
+def _united(first: list[Finding], second: list[Finding]) -> list[Finding]:
+    known = {(finding.kind, finding.line, finding.array) for finding in first}
+    return first + [finding for finding in second if (finding.kind, finding.line, finding.array) not in known]
+
+
+@contextmanager
+def record(
+    *, kind: BlockKind | None = None, outputs: Outputs = (), sanitize: bool = True, limit: int = ACCESS_LIMIT
+) -> Iterator[list[Traffic]]:
+    """Within the context, each launch of a numba-cuda kernel is counted; the list grows by one `Traffic` a launch.
+
+    kind      kind(x, y, z) of a block's place in the grid: of blocks with equal kinds one runs, and counts for all
+    outputs   names of parameters that the kernel must write in full, or a mapping of such names to boolean masks
+    sanitize  look for faults; not where `kind` is given
+    limit     accesses to memory after which a launch is stopped, as a kernel that never ends
+    """
+    if not config.ENABLE_CUDASIM:
+        raise RuntimeError(
+            "counting needs numba-cuda's simulator: set NUMBA_ENABLE_CUDASIM=1 in the environment before numba is imported"
+            " (the command `trigemm traffic` does so itself)"
+        )
+    VECTOR_FUNCTIONS.update((load4.__code__, store4.__code__))
+    recorder = Recorder(kind, outputs, sanitize, limit)
+    plain = FakeCUDAKernel.__call__
+    FakeCUDAKernel.__call__ = lambda kernel, *args: recorder.call(kernel, *args)
     try:
-        yield launches
+        yield recorder.launches
     finally:
         FakeCUDAKernel.__call__ = plain
 
 
-def trace(
-    kernel: Callable[..., None], grid: Any, block: Any, *args: Any, kind: BlockKind | None = None, limit: int = ACCESS_LIMIT
-) -> Traffic:
-    """Count one launch of a numba-cuda kernel, `kernel[grid, block](*args)`."""
-    with record(kind=kind, limit=limit) as launches:
+def trace(kernel: Callable[..., None], grid: Any, block: Any, *args: Any, **options: Any) -> Traffic:
+    """Count one launch of a numba-cuda kernel, `kernel[grid, block](*args)`, and look for its faults.
+
+    NumPy arrays stand for arrays on the device: a view keeps its offset and its strides. Options are those of `record`.
+    """
+    with record(**options) as launches:
         kernel[grid, block](*args)  # type: ignore[index]
     return launches[0]

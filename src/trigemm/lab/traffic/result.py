@@ -25,23 +25,29 @@ class Finding:
     kind: str
     kernel: str
     line: Line
-    threads: tuple[int, ...]
-    blocks: tuple[int, ...]
     array: str
     index: str
+    threads: tuple[int, ...]
+    blocks: tuple[int, ...]
     explanation: str
 
     def __str__(self) -> str:
         where = f"{self.array}[{self.index}]" if self.index else self.array
-        threads = f"thread{'s' * (len(self.threads) != 1)} {_some(self.threads)}"
-        blocks = f"block{'s' * (len(self.blocks) != 1)} {_some(self.blocks)}"
-        subject = f" of {where}" if where else ""
-        return f"{self.kind}{subject}: {self.explanation} ({self.kernel}, line {self.line.number}; {threads}; {blocks})"
+        who = [_some("thread", self.threads), _some("block", self.blocks)]
+        place = "; ".join([f"{self.kernel}, line {self.line.number}", *filter(None, who)])
+        return f"{self.kind}{' of ' * bool(where)}{where}: {self.explanation} ({place})"
 
 
-def _some(numbers: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, numbers[:4]))
-    return f"{shown}, … ({len(numbers)})" if len(numbers) > 4 else shown
+def _some(what: str, numbers: tuple[int, ...]) -> str:
+    """A few of the numbers, and how many there are.
+
+    >>> _some("thread", (3,)), _some("block", (0, 1, 2, 3, 4))
+    ('thread 3', '5 blocks: 0, 1, 2, …')
+    """
+    if len(numbers) < 2:
+        return f"{what} {numbers[0]}" if numbers else ""
+    shown = ", ".join(map(str, numbers[:3]))
+    return f"{len(numbers)} {what}s: {shown}{', …' * (len(numbers) > 3)}"
 
 
 @dataclass
