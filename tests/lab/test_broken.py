@@ -90,7 +90,7 @@ def scores(bug=""):
     """A kernel of `causal_scores_qkvpacked`."""
 
     def kernel(qkv, out, *, scale, fill, precision):
-        B, T, _, NH, HS = qkv.shape
+        B, T, _, NH, _ = qkv.shape
         inside = torch.ones(T, T, dtype=torch.bool).tril()
         for number in range(B * NH):
             batch, head = (number // NH, number % NH) if bug != "takes heads for batches" else (number % B, number // B)

@@ -22,6 +22,9 @@ def verify(
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda where there is one.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Verify this dtype; may be repeated. Default: all.")] = None,
+    precision: Annotated[
+        list[str] | None, typer.Option(help="Verify float32 at this precision; may be repeated. Default: highest, high, medium.")
+    ] = None,
     cases: Annotated[int, typer.Option(help="How many random cases.")] = 1000,
     seed: Annotated[int, typer.Option(help="Which ones: a seed gives the same cases each time.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each operation and nothing else.")] = False,
@@ -37,7 +40,7 @@ def verify(
     from trigemm.lab.sweep import Tally
 
     try:
-        sweep = _sweep(operation, kernel, device, dtype, cases, seed)
+        sweep = _sweep(operation, kernel, device, dtype, precision, cases, seed)
         if save is not None:
             records.check_writable(save)
     except ValueError as error:
@@ -67,17 +70,27 @@ def verify(
 
 
 def _sweep(
-    operations: list[str] | None, kernel: str | None, device: str | None, dtypes: list[str] | None, cases: int, seed: int
+    operations: list[str] | None,
+    kernel: str | None,
+    device: str | None,
+    dtypes: list[str] | None,
+    precisions: list[str] | None,
+    cases: int,
+    seed: int,
 ) -> "Sweep":
     """The sweep that was asked for. Raises ValueError where there is none."""
     import torch
 
-    from trigemm.lab.cases import OPERATIONS
+    from trigemm.lab.cases import OPERATIONS, PRECISIONS
     from trigemm.lab.sweep import Sweep
 
     if cases < 1:
         raise ValueError(f"--cases must be at least 1, got {cases}")
-    for what, given, known in (("operation", operations, OPERATIONS), ("dtype", dtypes, ALL_DTYPES)):
+    for what, given, known in (
+        ("operation", operations, OPERATIONS),
+        ("dtype", dtypes, ALL_DTYPES),
+        ("precision", precisions, PRECISIONS),
+    ):
         for name in given or ():
             if name not in known:
                 raise ValueError(f"unknown {what} {name!r}; known are {', '.join(known)}")
@@ -92,7 +105,7 @@ def _sweep(
     for name, spec in kernels.items():
         if not set(dtypes) & set(spec.dtypes):
             raise ValueError(f"kernel {spec.name} of {name} takes {', '.join(spec.dtypes)}, not {', '.join(dtypes)}")
-    return Sweep(chosen, dtypes, device, seed, kernels)
+    return Sweep(chosen, dtypes, precisions or PRECISIONS, device, seed, kernels)
 
 
 def _kernels(key: str, operations: list[str] | None, device: str) -> "dict[str, KernelSpec]":

@@ -119,6 +119,7 @@ class Case:
         *,
         operations: Sequence[str] = OPERATIONS,
         dtypes: Sequence[str] = ALL_DTYPES,
+        precisions: Sequence[str] = PRECISIONS,
         for_kernel: bool = False,
         largest: int = 1024,
     ) -> "Case":
@@ -128,15 +129,22 @@ class Case:
         Cases from equal forms need the same compiled kernels. `for_kernel` keeps to what a kernel's entry point takes
         (trigemm.kernels.spec).
         """
-        return _draw(cls, rng, form or rng, operations, dtypes, for_kernel, largest)
+        return _draw(cls, rng, form or rng, operations, dtypes, precisions, for_kernel, largest)
 
 
 def _draw(
-    make: type[Case], rng: Random, form: Random, operations: Sequence[str], dtypes: Sequence[str], for_kernel: bool, largest: int
+    make: type[Case],
+    rng: Random,
+    form: Random,
+    operations: Sequence[str],
+    dtypes: Sequence[str],
+    precisions: Sequence[str],
+    for_kernel: bool,
+    largest: int,
 ) -> Case:
     operation = form.choice(operations)
     dtype = form.choice([*dtypes, *(["float32"] * 2 if "float32" in dtypes else [])])
-    precision = form.choice(PRECISIONS) if dtype == "float32" else "highest"
+    precision = form.choice(precisions) if dtype == "float32" else "highest"
     kinds = [form.choices(list(_SIZES), (50, 12, 25, 10, 3))[0] for _ in range(3)]
     first, second, third = (_size(rng, kind, largest) for kind in kinds)
     gradient = not for_kernel and operation in DIFFERENTIABLE and form.random() < 0.15

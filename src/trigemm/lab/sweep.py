@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from trigemm.kernels.spec import ALL_DTYPES, KernelSpec
-from trigemm.lab.cases import OPERATIONS, Case, shrink
+from trigemm.lab.cases import OPERATIONS, PRECISIONS, Case, shrink
 from trigemm.lab.judge import Verdict
 from trigemm.lab.verify import verify_case
 
@@ -48,6 +48,7 @@ class Sweep:
 
     operations: Sequence[str] = OPERATIONS
     dtypes: Sequence[str] = ALL_DTYPES
+    precisions: Sequence[str] = PRECISIONS
     device: str = "cpu"
     seed: int = 0
     kernels: Mapping[str, KernelSpec] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class Sweep:
                     Random(f"{self.seed} form {form} {attempt}"),
                     operations=[operation],
                     dtypes=[name for name in self.dtypes if kernel is None or name in kernel.dtypes],
+                    precisions=self.precisions,
                     for_kernel=kernel is not None,
                     largest=self.largest,
                 )
