@@ -1,37 +1,64 @@
-"""The triangle of a product, strip by strip: (…,M,K) x (…,K,N) -> (…,M,N)."""
+"""The triangle of a product, in strips of rows: (…,M,K) x (…,K,N) -> (…,M,N).
 
-import torch
+A strip of rows meets the triangle in a rectangle, which a BLAS writes where it belongs, and in a jagged part along the diagonal.
+That part is cut into lower strips; what is jagged in these is computed apart and stored through a mask.
+"""
+
+from math import prod
+
+import numpy
 from torch import Tensor
 
-from trigemm.kernels.strips.geometry import strips
-from trigemm.kernels.strips.product import accumulator_dtype, is_target, multiply, operand, outside
+from trigemm.kernels.strips.geometry import blocks, strips
+from trigemm.kernels.strips.product import array, groups, multiply, operand, scaled, store, takes_sums
 from trigemm.triangle import Triangle
 
-HEIGHT = 256
+GROUP = 64
+"""Matrices that go through their strips together, so that what one strip read is still in cache for the next."""
+
+
+def strip_heights(batch: int, rows: int, columns: int, depth: int) -> tuple[int, ...]:
+    """Heights of strips, outer and inner: a strip must save more work than its calls cost (about 20 us)."""
+    work = batch * columns * depth
+    if work < 2**15:
+        return (max(1, rows),)
+    if work < 2**17:
+        return (256,)
+    return (512 if depth >= 512 else 256, 64)
+
+
+@numpy.errstate(all="ignore")
+def triangle_product(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle) -> None:
+    """alpha * a @ b into the entries of `out` that belong to the triangle; the others are not touched."""
+    if abs(out.stride(-2)) < abs(out.stride(-1)):
+        a, b, out, triangle = b.mT, a.mT, out.mT, triangle.transposed
+    a, b = operand(a), operand(b)
+    *batch, rows, depth = a.shape
+    columns = b.shape[-1]
+    heights = strip_heights(prod(batch), rows, columns, depth)
+    direct = takes_sums(out)
+    limit = GROUP if direct else max(1, min(GROUP, 2**21 // max(1, heights[0] * columns)))
+    for a_part, b_part, out_part in groups(limit, a, b, out):
+        left, right = array(a_part), array(b_part)
+        left, factor = scaled(left, alpha, right) if 4 * depth <= columns else (left, alpha)
+        target = array(out_part) if direct else None
+        for block in blocks(triangle, heights):
+            x, y = left[..., block.rows, :], right[..., block.columns]
+            if target is not None and block.inside is None:
+                multiply(x, y, target[..., block.rows, block.columns], factor)
+            else:
+                store(multiply(x, y, alpha=factor), out_part[..., block.rows, block.columns], block.inside)
 
 
 def gemmt(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str) -> None:
-    """The lower triangle of alpha * a @ b into `out`; the rest is set to `fill`, or left alone where it is None."""
+    """The lower triangle of alpha * a @ b into `out`; the rest is set to `fill`, or not touched where it is None."""
     triangle = Triangle(out.shape[-2], out.shape[-1], "lower", diagonal)
-    a, b = operand(a), operand(b)
-    if abs(out.stride(-2)) < abs(out.stride(-1)):
-        a, b, out, triangle = b.mT, a.mT, out.mT, triangle.transposed
-    direct = is_target(out)
-    for strip in strips(triangle, HEIGHT):
-        rows = out[..., strip.rows, :]
-        if fill is not None:
-            rows[..., strip.dead].fill_(fill)
-        live = rows[..., strip.live]
-        if live.numel() == 0:
-            continue
-        jagged = rows[..., strip.jagged]
-        mask = outside(strip.inside, out.device)
-        beyond = jagged.clone() if fill is None else torch.full_like(jagged, fill)
-        sums = live if direct else live.new_empty(live.shape, dtype=accumulator_dtype(out.dtype))
-        multiply(a[..., strip.rows, :], b[..., strip.live], sums, alpha)
-        if not direct:
-            live.copy_(sums)
-        torch.where(mask, beyond, jagged, out=jagged)
+    if out.numel() == 0:
+        return
+    if fill is not None:
+        for strip in strips(triangle, 256):
+            out[..., strip.rows, strip.rest].fill_(fill)
+    triangle_product(a, b, out, alpha, triangle)
 
 
 def scores(qkv: Tensor, out: Tensor, *, scale: float, fill: float | None, precision: str) -> None:

@@ -1,45 +1,82 @@
-"""Strips of rows of a triangle: the columns that a strip shares, and the jagged rest along the diagonal."""
+"""Strips of rows of a triangle, and the rectangles and corners that they are made of."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trigemm.triangle import Triangle
+
+ALIGN = 16
+"""Strips are cut at multiples of this many columns: whole vectors and cache lines of every dtype for a BLAS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Rows of a triangle, cut at the columns where their membership changes.
+    """Rows of a triangle, cut where the membership of columns changes.
 
     rows    the rows
     whole   columns that belong to the triangle in every row
-    jagged  columns that belong in some rows only; they lie beside `whole`, towards the diagonal
-    live    `whole` and `jagged` together
-    dead    columns that belong in no row
+    jagged  columns beside them that belong in some rows only (up to ALIGN - 1 columns more, for the alignment)
+    rest    `jagged` and the columns that belong in no row
     inside  the part of the triangle that lies in rows x jagged
     """
 
     rows: slice
     whole: slice
     jagged: slice
-    live: slice
-    dead: slice
+    rest: slice
     inside: Triangle
 
 
-def strips(triangle: Triangle, height: int) -> Iterator[Strip]:
-    """The triangle's rows in strips of `height`, from the top; a last strip may be lower.
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A rectangle of which all entries belong to a triangle (`inside` is None), or those in `inside`."""
 
-    >>> [(s.rows, s.whole, s.jagged) for s in strips(Triangle(3, 3), 2)]
-    [(slice(0, 2, None), slice(0, 1, None), slice(1, 2, None)), (slice(2, 3, None), slice(0, 3, None), slice(3, 3, None))]
+    rows: slice
+    columns: slice
+    inside: Triangle | None
+
+
+def length(part: slice) -> int:
+    """The number of indices in a slice with a start and a stop."""
+    count: int = part.stop - part.start
+    return count
+
+
+def strips(triangle: Triangle, height: int) -> Iterator[Strip]:
+    """The triangle's rows in strips of `height`, from the top; the last one may be lower.
+
+    >>> [(s.rows, s.whole, s.jagged) for s in strips(Triangle(64, 64), 32)]
+    [(slice(0, 32, None), slice(0, 0, None), slice(0, 32, None)), (slice(32, 64, None), slice(0, 32, None), slice(32, 64, None))]
     """
     for top in range(0, triangle.rows, height):
         bottom = min(top + height, triangle.rows)
         first, last = triangle.columns_of(top), triangle.columns_of(bottom - 1)
         if triangle.uplo == "lower":
-            whole, live = slice(0, first.stop), slice(0, last.stop)
-            jagged, dead = slice(first.stop, last.stop), slice(last.stop, triangle.columns)
+            cut = first.stop if first.stop == last.stop else first.stop // ALIGN * ALIGN
+            whole, jagged, rest = slice(0, cut), slice(cut, last.stop), slice(cut, triangle.columns)
         else:
-            whole, live = slice(last.start, triangle.columns), slice(first.start, triangle.columns)
-            jagged, dead = slice(first.start, last.start), slice(0, first.start)
-        inside = Triangle(bottom - top, jagged.stop - jagged.start, triangle.uplo, triangle.diagonal + top - jagged.start)
-        yield Strip(slice(top, bottom), whole, jagged, live, dead, inside)
+            cut = last.start if last.start == first.start else min(-(-last.start // ALIGN) * ALIGN, triangle.columns)
+            whole, jagged, rest = slice(cut, triangle.columns), slice(first.start, cut), slice(0, cut)
+        inside = replace(triangle, rows=bottom - top, columns=length(jagged), diagonal=triangle.diagonal + top - jagged.start)
+        yield Strip(slice(top, bottom), whole, jagged, rest, inside)
+
+
+def blocks(triangle: Triangle, heights: tuple[int, ...]) -> Iterator[Block]:
+    """Disjoint blocks that cover the triangle: strips of the first height, their jagged parts in strips of the next, and so on.
+
+    >>> [(b.rows, b.columns, b.inside is None) for b in blocks(Triangle(32, 32), (16,))]
+    [(slice(0, 16, None), slice(0, 16, None), False), (slice(16, 32, None), slice(0, 16, None), True), \
+(slice(16, 32, None), slice(16, 32, None), False)]
+    """
+    for strip in strips(triangle, heights[0]):
+        if length(strip.whole):
+            yield Block(strip.rows, strip.whole, None)
+        if length(strip.jagged) == 0:
+            continue
+        if len(heights) == 1:
+            yield Block(strip.rows, strip.jagged, strip.inside)
+            continue
+        top, left = strip.rows.start, strip.jagged.start
+        for block in blocks(strip.inside, heights[1:]):
+            rows = slice(block.rows.start + top, block.rows.stop + top)
+            yield Block(rows, slice(block.columns.start + left, block.columns.stop + left), block.inside)

@@ -1,7 +1,14 @@
-"""One product of strided matrices: NumPy's BLAS on the CPU, torch's elsewhere.
+"""What the strips are made with: products of strided matrices by a BLAS, masked stores, and groups of a batch.
 
-NumPy's BLAS computes float32 as float32 whatever torch's global precision setting says.
+On the CPU the BLAS is NumPy's: it takes views with a leading dimension as they are and computes float32 as float32 whatever
+torch's precision settings say. NumPy also does the work between its products: torch's threads, waiting for more work after an
+operation, would hold the cores that the BLAS's threads need. Elsewhere torch does all of it.
 """
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import prod
+from typing import Any
 
 import numpy
 import torch
@@ -9,48 +16,134 @@ from torch import Tensor
 
 from trigemm.triangle import Triangle
 
+Array = Any
+"""A numpy.ndarray that shares a CPU tensor's memory, or a tensor of another device; both are sliced alike."""
 
-def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which products of `dtype` are summed: float64 for float64, float32 for all others."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _blas_layout(x: Tensor) -> bool:
-    """Whether each matrix of `x` has one dimension of unit stride and a leading dimension that a BLAS takes."""
+def in_blas_layout(x: Tensor) -> bool:
+    """Whether each matrix of `x` has a dimension of unit stride, and another with a stride that a BLAS takes."""
     rows, columns = x.shape[-2:]
     down, across = x.stride()[-2:]
     return (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))
 
 
 def operand(x: Tensor) -> Tensor:
-    """`x` in its accumulator dtype and in a layout that a BLAS reads in place; stretched batch dimensions stay so."""
-    dtype = accumulator_dtype(x.dtype)
-    if x.dtype == dtype and _blas_layout(x):
-        return x
+    """`x` in the dtype of its sums and in a layout that a BLAS reads in place; stretched batch dimensions stay stretched."""
+    if x.dtype == sum_dtype(x.dtype) and in_blas_layout(x):
+        return x.resolve_neg()
     base = x
     for dim in range(x.dim() - 2):
         if x.stride(dim) == 0 and x.shape[dim] > 1:
             base = base.narrow(dim, 0, 1)
-    return base.to(dtype).contiguous().expand(x.shape)
+    base = base.to(sum_dtype(x.dtype)).resolve_neg()
+    return (base if in_blas_layout(base) else base.contiguous()).expand(x.shape)
 
 
-def is_target(out: Tensor) -> bool:
+def takes_sums(out: Tensor) -> bool:
     """Whether a BLAS can write its sums into `out` itself."""
-    return out.dtype == accumulator_dtype(out.dtype) and _blas_layout(out)
+    return out.dtype == sum_dtype(out.dtype) and in_blas_layout(out)
 
 
-def multiply(a: Tensor, b: Tensor, out: Tensor, alpha: float = 1.0) -> None:
-    """out = alpha * a @ b, in a dtype that sums in itself."""
-    if a.device.type == "cpu":
-        numpy.matmul(a.numpy(), b.numpy(), out=out.numpy())
+def array(x: Tensor) -> Array:
+    """The tensor's memory, for slicing and for the functions below."""
+    return x.detach().numpy() if x.device.type == "cpu" else x.detach()
+
+
+def tensor(x: Array) -> Tensor:
+    """The inverse of `array`."""
+    return torch.from_numpy(x) if isinstance(x, numpy.ndarray) else x
+
+
+def _piece(a: Array, b: Array) -> int:
+    """How many terms of a CPU product to sum in one go.
+
+    NumPy's BLAS sums up to about 384 terms one after the other; torch's takes shorter pieces, and much shorter ones for a matrix
+    of a few rows or columns. These pieces keep the error within twice that of torch's product.
+    """
+    depth: int = a.shape[-1]
+    if a.dtype != numpy.float32 or depth >= 384:
+        return max(1, depth)
+    if 1 < min(a.shape[-2], b.shape[-1]) <= 8:
+        return 16
+    return 192
+
+
+def multiply(a: Array, b: Array, out: Array | None = None, alpha: float = 1.0) -> Array:
+    """alpha * a @ b, into `out` where one is given."""
+    if isinstance(a, numpy.ndarray):
+        piece = _piece(a, b)
+        result = numpy.matmul(a[..., :piece], b[..., :piece, :], out=out)
+        for begin in range(piece, a.shape[-1], piece):
+            result += numpy.matmul(a[..., begin : begin + piece], b[..., begin : begin + piece, :])
     else:
-        torch.matmul(a, b, out=out)
+        result = torch.matmul(a, b, out=out)
     if alpha != 1.0:
-        out.mul_(alpha)
+        result *= alpha
+    return result
 
 
-def outside(triangle: Triangle, device: torch.device) -> Tensor:
-    """Boolean mask of the entries that do not belong."""
-    ones = torch.ones(triangle.rows, triangle.columns, dtype=torch.bool, device=device)
-    rest = triangle.complement
-    return ones.tril_(rest.diagonal) if rest.uplo == "lower" else ones.triu_(rest.diagonal)
+@lru_cache(maxsize=256)
+def _host_mask(triangle: Triangle) -> Array:
+    diagonal = triangle.diagonal if triangle.uplo == "lower" else triangle.diagonal - 1
+    below = numpy.tri(triangle.rows, triangle.columns, diagonal, dtype=bool)
+    return below if triangle.uplo == "lower" else ~below
+
+
+def mask(triangle: Triangle, like: Array) -> Array:
+    """True where an entry belongs to the triangle, as an array of the kind of `like`."""
+    if isinstance(like, numpy.ndarray):
+        return _host_mask(triangle)
+    ones = torch.ones(triangle.rows, triangle.columns, dtype=torch.bool, device=like.device)
+    return ones.tril_(triangle.diagonal) if triangle.uplo == "lower" else ones.triu_(triangle.diagonal)
+
+
+def masked(x: Array, triangle: Triangle) -> Array:
+    """A copy of `x` with zeros outside the triangle, whatever stood there."""
+    where: Array = numpy.where if isinstance(x, numpy.ndarray) else torch.where
+    return where(mask(triangle, x), x, x.dtype.type(0) if isinstance(x, numpy.ndarray) else 0.0)
+
+
+def store(sums: Array, out: Tensor, inside: Triangle | None = None) -> None:
+    """Round `sums` into `out`: all entries, or those inside the triangle, leaving the others untouched."""
+    if inside is None:
+        out.copy_(tensor(sums))
+    elif isinstance(sums, numpy.ndarray) and out.dtype == tensor(sums).dtype:
+        numpy.copyto(array(out), sums, where=mask(inside, sums))
+    else:
+        belongs = tensor(mask(inside, sums))
+        torch.where(belongs, tensor(sums).to(out.dtype), out, out=out)
+
+
+def _far_from_underflow(*factors: Array) -> bool:
+    """Whether the products of the factors' entries are normal numbers or exact zeros."""
+    for x in factors:
+        small = numpy.count_nonzero(numpy.abs(x) < numpy.sqrt(numpy.finfo(x.dtype).tiny))
+        if small and small != x.size - numpy.count_nonzero(x):
+            return False
+    return True
+
+
+def scaled(a: Array, alpha: float, b: Array) -> tuple[Array, float]:
+    """alpha * a and 1; or a and alpha, where multiplying before the product with `b` could overflow or lose digits."""
+    if abs(alpha) >= 1.0 or not isinstance(a, numpy.ndarray):
+        return a, alpha
+    product = a * a.dtype.type(alpha)
+    return (product, 1.0) if _far_from_underflow(product, b) else (a, alpha)
+
+
+def groups(limit: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The tensors, which have equal batch dimensions, in parts of at most `limit` matrices each."""
+    batch = tensors[0].shape[:-2]
+    if prod(batch) <= limit:
+        yield tensors
+        return
+    inner = prod(batch[1:])
+    step = max(1, limit // inner)
+    for begin in range(0, batch[0], step):
+        index = begin if inner > limit else slice(begin, begin + step)
+        yield from groups(limit, *(x[index] for x in tensors))

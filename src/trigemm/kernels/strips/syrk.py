@@ -1,36 +1,34 @@
-"""A matrix times its transpose, one half computed: (…,N,K) -> (…,N,N)."""
+"""A matrix times its transpose, of which one half is computed: (…,N,K) -> (…,N,N)."""
 
 import torch
 from torch import Tensor
 
+from trigemm.kernels.strips.gemmt import triangle_product
 from trigemm.kernels.strips.geometry import strips
-from trigemm.kernels.strips.product import accumulator_dtype, is_target, multiply, operand, outside
+from trigemm.kernels.strips.product import sum_dtype
 from trigemm.triangle import Triangle
 
 HEIGHT = 256
+"""Rows that are mirrored together."""
 
 
 def syrk(a: Tensor, c: Tensor | None, out: Tensor, *, alpha: float, beta: float, uplo: str, precision: str) -> None:
     """alpha * a @ aᵀ + beta * c into `out`; uplo "lower" leaves zeros above the diagonal, "full" mirrors the lower half."""
-    n = out.shape[-1]
-    a = operand(a)
-    if beta == 0:
-        c = None
-    direct = is_target(out) and c is None
-    for strip in strips(Triangle(n, n), HEIGHT):
-        live = out[..., strip.rows, strip.live]
-        sums = live if direct else live.new_empty(live.shape, dtype=accumulator_dtype(out.dtype))
-        multiply(a[..., strip.rows, :], a[..., strip.live, :].mT, sums, alpha)
+    if out.numel() == 0:
+        return
+    added = None if c is None or beta == 0 else c
+    sums = out if added is None else torch.empty_like(out, dtype=sum_dtype(out.dtype))
+    triangle = Triangle(out.shape[-2], out.shape[-1])
+    triangle_product(a, a.mT, sums, alpha, triangle)
+    for strip in strips(triangle, HEIGHT):
+        left, right = slice(0, strip.rows.start), slice(strip.rows.stop, None)
+        corner = sums[..., strip.rows, strip.rows]
+        belongs = torch.ones(corner.shape[-2:], dtype=torch.bool, device=out.device).tril_()
+        corner.copy_(torch.where(belongs, corner, corner.mT if uplo == "full" else 0.0))
         if uplo == "full":
-            corner, left = sums[..., strip.rows], slice(0, strip.rows.start)
-            height = corner.shape[-1]
-            corner.copy_(torch.where(outside(Triangle(height, height), out.device), corner.mT, corner))
-            mirrored = sums[..., left].mT
-            out[..., left, strip.rows].copy_(mirrored if c is None else mirrored.add(c[..., left, strip.rows], alpha=beta))
-        if c is not None:
-            sums.add_(c[..., strip.rows, strip.live], alpha=beta)
-        if uplo == "lower":
-            sums[..., strip.jagged].masked_fill_(outside(strip.inside, out.device), 0.0)
-            out[..., strip.rows, strip.dead].zero_()
-        if not direct:
-            live.copy_(sums)
+            sums[..., left, strip.rows] = sums[..., strip.rows, left].mT
+        else:
+            sums[..., strip.rows, right] = 0.0
+    if added is not None:
+        sums.add_(added if uplo == "full" else added.tril(), alpha=beta)
+        out.copy_(sums)

@@ -1,0 +1,152 @@
+"""Row strips against the full products of NumPy and torch, on the CPU: one JSON line a case.
+
+    python benchmarks/cpu_strips.py [--seconds 3] [--only NAME]
+
+All variants write into outputs that exist already (but for "fresh"), take turns, and rest 20 ms before each turn, so that no
+thread pool still spins in another one's time. Times are medians in milliseconds. `speedup` is the faster full product's time over
+that of the strips.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import numpy
+import torch
+
+from trigemm.kernels.strips.gemmt import gemmt, scores
+from trigemm.kernels.strips.syrk import syrk
+from trigemm.kernels.strips.trmm import trmm
+
+Variants = dict[str, Callable[[], object]]
+
+
+def medians(variants: Variants, seconds: float) -> dict[str, float]:
+    """The median time of each variant, in milliseconds."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for run in variants.values():
+        run()
+    begin = time.perf_counter()
+    while len(times["strips"]) < 5 or (time.perf_counter() - begin < seconds and len(times["strips"]) < 200):
+        for name, run in variants.items():
+            time.sleep(0.02)
+            start = time.perf_counter()
+            run()
+            times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(samples) for name, samples in times.items()}
+
+
+def gemmt_case(batch: int, t: int, depth: int, fill: float | None = None, alpha: float = 1.0) -> Variants:
+    a, b = torch.randn(batch, t, depth), torch.randn(batch, t, depth).mT
+    full, out = torch.empty(batch, t, t), torch.empty(batch, t, t)
+    return {
+        "numpy": lambda: numpy.matmul(a.numpy(), b.numpy(), out=full.numpy()),
+        "torch": lambda: torch.bmm(a, b, out=full),
+        "strips": lambda: gemmt(a, b, out, alpha=alpha, diagonal=0, fill=fill, precision="highest"),
+    }
+
+
+def fresh_case(batch: int, t: int, depth: int) -> Variants:
+    a, b = torch.randn(batch, t, depth), torch.randn(batch, t, depth).mT
+    return {
+        "numpy": lambda: numpy.matmul(a.numpy(), b.numpy()),
+        "torch": lambda: torch.bmm(a, b),
+        "strips": lambda: gemmt(a, b, a.new_empty(batch, t, t), alpha=1.0, diagonal=0, fill=None, precision="highest"),
+    }
+
+
+def reference_case(permuted: bool) -> Variants:
+    batch, t, heads, size = 8, 1024, 12, 64
+    qkv = torch.randn(batch, t, 3, heads, size)
+    full, out = torch.empty(batch * heads, t, t), torch.empty(batch, heads, t, t)
+    copied = qkv.permute(2, 0, 3, 1, 4).contiguous()
+
+    def operands() -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, _ = (qkv.permute(2, 0, 3, 1, 4).contiguous() if permuted else copied).view(3, batch * heads, t, size)
+        return q, k.mT
+
+    def by_numpy() -> None:
+        q, k = operands()
+        numpy.matmul(q.numpy(), k.numpy(), out=full.numpy())
+
+    return {
+        "numpy": by_numpy,
+        "torch": lambda: torch.baddbmm(full, *operands(), beta=0, alpha=0.125, out=full),
+        "strips": lambda: scores(qkv, out, scale=0.125, fill=None, precision="highest"),
+    }
+
+
+def trmm_case(batch: int, t: int, columns: int) -> Variants:
+    a, b = torch.rand(batch, t, t).tril(), torch.randn(batch, t, columns)
+    full, out = torch.empty(batch, t, columns), torch.empty(batch, t, columns)
+    return {
+        "numpy": lambda: numpy.matmul(a.numpy(), b.numpy(), out=full.numpy()),
+        "torch": lambda: torch.bmm(a, b, out=full),
+        "strips": lambda: trmm(a, b, out, alpha=1.0, uplo="lower", diagonal=0, precision="highest"),
+    }
+
+
+def syrk_case(t: int, depth: int, uplo: str) -> Variants:
+    a = torch.randn(t, depth)
+    full, out = torch.empty(t, t), torch.empty(t, t)
+    variants: Variants = {
+        "numpy": lambda: numpy.matmul(a.numpy(), a.numpy().T, out=full.numpy()),
+        "torch": lambda: torch.mm(a, a.mT, out=full),
+        "strips": lambda: syrk(a, None, out, alpha=1.0, beta=0.0, uplo=uplo, precision="highest"),
+    }
+    try:
+        from scipy.linalg.blas import ssyrk
+    except ImportError:
+        return variants
+    c = numpy.empty((t, t), dtype=numpy.float32, order="F")
+    variants["scipy_ssyrk"] = lambda: ssyrk(1.0, a.numpy().T, c=c, trans=1, overwrite_c=1)
+    return variants
+
+
+def cases() -> Iterator[tuple[str, Callable[[], Variants]]]:
+    yield "gemmt 1x4096x4096", lambda: gemmt_case(1, 4096, 4096)
+    yield "gemmt 12x2048x64", lambda: gemmt_case(12, 2048, 64)
+    yield "gemmt 12x2048x64 alpha=0.3", lambda: gemmt_case(12, 2048, 64, alpha=0.3)
+    yield "gemmt 12x2048x64 fill=0", lambda: gemmt_case(12, 2048, 64, fill=0.0)
+    yield "gemmt 12x2048x64 fresh", lambda: fresh_case(12, 2048, 64)
+    yield "gemmt 12x1024x128", lambda: gemmt_case(12, 1024, 128)
+    yield "scores 8x1024x12x64 with permutation", lambda: reference_case(True)
+    yield "scores 8x1024x12x64 without permutation", lambda: reference_case(False)
+    for t in (64, 128, 256, 512, 1024, 2048, 4096, 8192):
+        yield f"gemmt sweep T={t} HS=64", lambda t=t: gemmt_case(max(1, min(256, 2**24 // (t * t))), t, 64)
+    for t in (64, 256, 1024, 4096):
+        yield f"gemmt one matrix T={t} HS=64", lambda t=t: gemmt_case(1, t, 64)
+    yield "trmm 1x4096x4096", lambda: trmm_case(1, 4096, 4096)
+    yield "trmm 12x2048x64", lambda: trmm_case(12, 2048, 64)
+    yield "syrk 4096x4096 full", lambda: syrk_case(4096, 4096, "full")
+    yield "syrk 4096x4096 lower", lambda: syrk_case(4096, 4096, "lower")
+    yield "syrk 2048x512 full", lambda: syrk_case(2048, 512, "full")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3.0, help="time for a case, at least five turns")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    options = parser.parse_args()
+    for name, make in cases():
+        if options.only not in name:
+            continue
+        torch.manual_seed(0)
+        times = medians(make(), options.seconds)
+        record = {
+            "case": name,
+            "milliseconds": {variant: round(value, 3) for variant, value in times.items()},
+            "speedup": round(min(times["numpy"], times["torch"]) / times["strips"], 2),
+            "threads": torch.get_num_threads(),
+            "openblas_coretype": os.environ.get("OPENBLAS_CORETYPE"),
+            "load": round(os.getloadavg()[0], 1),
+            "versions": {"numpy": numpy.__version__, "torch": torch.__version__},
+        }
+        print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main()
