@@ -181,6 +181,26 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path, monkeypatch, sent):
     assert any("repeats (interrupted)" in line for line in lines)
 
 
+def test_a_disk_that_fills_up_is_no_traceback(tmp_path, monkeypatch):
+    def full(path, record):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(records, "append", full)
+    done = bench(*SMALL, "--save", str(tmp_path / "records.jsonl"))
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1] == "error: cannot write records: [Errno 28] No space left on device"
+
+
+def test_a_device_that_fails_is_no_traceback(monkeypatch):
+    def lost(*_, **__):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr("trigemm.lab.bench.verify_into", lost)
+    done = bench(*SMALL)
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1] == "error: the device failed: CUDA error: an illegal memory access was encountered"
+
+
 def test_an_interruption_before_anything_is_timed_is_no_traceback(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -21,25 +21,25 @@ from trigemm.lab import environment, records
 from trigemm.lab.problem import DEFAULT_SHAPES, Problem, Shape
 from trigemm.lab.workloads import listing
 
-_SIZES = "".join(f"\n\n{name}: B={sizes[0]} T={sizes[1]} NH={sizes[2]} HS={sizes[3]}" for name, sizes in DEFAULT_SHAPES.items())
+_OPERATIONS = "; ".join(f"{name} (B={B} T={T} NH={NH} HS={HS})" for name, (B, T, NH, HS) in DEFAULT_SHAPES.items())
 
 
 def bench(
-    operation: Annotated[str, typer.Option(help=f"One of {', '.join(DEFAULT_SHAPES)}.")] = LADDER,
+    operation: Annotated[str, typer.Option(help=f"What to time, here with its default sizes: {_OPERATIONS}.")] = LADDER,
     kernel: Annotated[list[str] | None, typer.Option(help="Number or name of a kernel; may be repeated. Default: all.")] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the kernels and measure nothing.")] = False,
-    batch: Annotated[int | None, typer.Option(help="B.")] = None,
-    seq: Annotated[int | None, typer.Option(help="T, rows and columns of the triangle.")] = None,
-    heads: Annotated[int | None, typer.Option(help="NH; B * NH is the number of matrices.")] = None,
+    batch: Annotated[int | None, typer.Option(help="B. There are B * NH matrices.")] = None,
+    seq: Annotated[int | None, typer.Option(help="T: the triangle has T rows and T columns.")] = None,
+    heads: Annotated[int | None, typer.Option(help="NH.")] = None,
     head_dim: Annotated[
-        int | None, typer.Option(help="HS, inner size (gemmt, syrk, scores) or width of the result (trmm).")
+        int | None, typer.Option(help="HS: the inner size; of trmm, (T,T) x (T,HS), the width of the result.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="float64, float32, float16 or bfloat16.")] = "float32",
     precision: Annotated[
         str, typer.Option(help='Of float32 products: "highest", "high" (TF32) or "medium" (bfloat16).')
     ] = "highest",
     fill: Annotated[str, typer.Option(help='Value above the diagonal, such as 0 or -inf; "none" leaves it unwritten.')] = "none",
-    repeats: Annotated[int | None, typer.Option(help="Default: 100; on the CPU as many as fit in 20 s, 5 at least.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Default: 100; on the CPU as many as fit in 15 s, 3 at least.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda where there is one.")] = None,
     warm: Annotated[bool, typer.Option("--warm", help="Do not flush the caches between calls.")] = False,
     as_json: Annotated[
@@ -47,7 +47,12 @@ def bench(
     ] = False,
     save: Annotated[Path | None, typer.Option(help="Append the records to this file, as JSON lines.")] = None,
 ) -> None:
-    """Check each kernel against the referee, then time it against the full product of the BLAS."""
+    """Check each kernel against the referee at the very shape, then time it against the full product of the BLAS.
+
+    With no options: the reference case, on CUDA if there is one, else on the CPU. A kernel that fails the check gets no time,
+    and the exit code is 1. The floor is the larger of two times, at rates measured in the same run: that of the bytes that must move, and
+    that of the triangle's floating-point operations.
+    """
     try:
         if operation not in DEFAULT_SHAPES:
             raise ValueError(f"unknown operation {operation!r}; known are {', '.join(DEFAULT_SHAPES)}")
@@ -75,6 +80,9 @@ def bench(
     except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
+    except OSError as error:
+        typer.echo(f"error: cannot write records: {error}", err=True)
+        raise typer.Exit(1) from None
     except RuntimeError as error:
         typer.echo(f"error: the device failed: {error}", err=True)
         raise typer.Exit(1) from None

@@ -19,7 +19,7 @@ from trigemm.lab.workloads import Contender, Workload, build, contenders
 
 DEFAULT_REPEATS = 100
 # Without a number of repeats the CPU stops after this long, to keep the default run under a minute on two cores.
-CPU_SECONDS = 20.0
+CPU_SECONDS = 15.0
 
 # Full products that compute what the baseline computes, in the same precision.
 _SAME_PRODUCT = ("baseline", "baseline_alone", "baseline_numpy")

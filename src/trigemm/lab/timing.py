@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import quantiles
 from typing import Protocol
@@ -17,8 +18,7 @@ import numpy
 import torch
 
 _MIB = 2**20
-_WARM_UPS = 2
-_FEWEST_ROUNDS = 5
+_FEWEST_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def interleaved(
     """Times each call `repeats` times, round by round; every round calls each once and begins with the next one in turn.
 
     cold       flush the last-level cache before each call; False leaves it warm
-    seconds    stop early, after at least five rounds, once this much time has gone by (None: never)
+    seconds    stop early, after at least three rounds, once this much time has gone by (None: never)
     on_round   told the number of rounds done after each
     stopwatch  another way to measure, for tests
 
@@ -164,8 +164,7 @@ def interleaved(
     timings = Timings()
     try:
         for name in names:
-            for _ in range(_WARM_UPS):
-                stopwatch.warm_up(callables[name])
+            stopwatch.warm_up(callables[name])
         begin = time.monotonic()
         for done in range(repeats):
             if seconds is not None and done >= _FEWEST_ROUNDS and time.monotonic() - begin > seconds:
@@ -189,26 +188,30 @@ def interleaved(
 def ceilings(device: str | torch.device, dtype: torch.dtype, precision: str = "highest") -> Ceilings:
     """Bandwidth of a copy, a fill and a sum, and the rate of a square GEMM, measured now.
 
-    On CUDA a float32 result can also be had from float16 products: two parts to a number, three products to a product. So the
-    rate that counts for float32 is the float32 (or TF32) GEMM's, or a third of the float16 GEMM's where that is more.
+    The rate is that of the fastest way to a product of this dtype. On CUDA a float32 result can also be had from float16 products:
+    two parts to a number, three products to a product. On the CPU half precision may be slower than float32, which can stand in.
     """
     device = torch.device(device)
     on_gpu = device.type == "cuda"
-    elements = (512 if on_gpu else 4 * _last_level_cache() // _MIB) * _MIB // 4
+    elements = (512 * _MIB if on_gpu else 4 * _last_level_cache()) // 4
     source = torch.ones(elements, device=device)
     target = torch.zeros(elements, device=device)
-    size = 4096 if on_gpu else 1024
-    left = torch.randn(size, size, device=device).to(dtype)
-    product = torch.empty_like(left)
+    ways = {dtype: 1}
+    if on_gpu and dtype == torch.float32:
+        ways[torch.float16] = 3
+    elif not on_gpu and dtype.itemsize < 4:
+        ways[torch.float32] = 1
+    size = 4096 if on_gpu else 1024 if dtype.itemsize >= 4 else 512
+    factor = torch.randn(size, size, device=device)
+
     calls: dict[str, Callable[[], object]] = {
         "copy": lambda: target.copy_(source),
         "fill": lambda: target.fill_(1.0),
         "read": lambda: source.sum(),
-        "gemm": lambda: torch.matmul(left, left, out=product),
     }
-    if on_gpu and dtype == torch.float32:
-        half, half_product = left.half(), product.half()
-        calls["half"] = lambda: torch.matmul(half, half, out=half_product)
+    for way in ways:
+        operand = factor.to(way)
+        calls[str(way)] = partial(torch.matmul, operand, operand, out=torch.empty_like(operand))
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -218,15 +221,11 @@ def ceilings(device: str | torch.device, dtype: torch.dtype, precision: str = "h
     if times.interrupted:
         raise KeyboardInterrupt
     gigabytes = 4 * elements / 1e9
-    teraflop = 2 * size**3 / 1e12
-    rates = [teraflop / times["gemm"].median_ms * 1e3]
-    if "half" in times:
-        rates.append(teraflop / times["half"].median_ms * 1e3 / 3)
     return Ceilings(
         copy_gbps=2 * gigabytes / times["copy"].median_ms * 1e3,
         fill_gbps=gigabytes / times["fill"].median_ms * 1e3,
         read_gbps=gigabytes / times["read"].median_ms * 1e3,
-        gemm_tflops=max(rates),
+        gemm_tflops=max(2 * size**3 / times[str(way)].median_ms / products / 1e9 for way, products in ways.items()),
     )
 
 
