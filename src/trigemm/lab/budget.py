@@ -149,9 +149,8 @@ def relative_error(value: Tensor, expected: Tensor, magnitude: Tensor, rounding:
 
 
 def baseline_error(value: Tensor, expected: Tensor, magnitude: Tensor, underflow: float) -> Tensor:
-    """The error of torch's product over the magnitude, the rounding of its result counted, underflow and overflow left out."""
-    error = relative_error(value, expected, magnitude, Rounding(0.0, underflow))
-    return torch.nan_to_num_(error, nan=0.0, posinf=0.0)
+    """The error of torch's product over the magnitude, the rounding of its result counted, and underflow left out."""
+    return relative_error(value, expected, magnitude, Rounding(0.0, underflow))
 
 
 def floor(dtype: torch.dtype, precision: str, depth: int, entries: int) -> float:

@@ -165,6 +165,7 @@ class Judge:
         self.part_of = part_of
         self.entries = 0
         self.worst = self.torch_worst = 0.0
+        self.torch_is_finite = True
         self.where: tuple[Index, float, float] | None = None
         self.broken: tuple[Index, float, float] | None = None
 
@@ -195,7 +196,12 @@ class Judge:
         if inside is not None:
             theirs.masked_fill_(~inside, 0.0)
             error.masked_fill_(~inside, 0.0)
-        worst, self.torch_worst = torch.stack([error.max(), theirs.max().clamp(min=self.torch_worst)]).tolist()
+        worst, torch_worst = torch.stack([error.max(), theirs.max()]).tolist()
+        if not math.isfinite(torch_worst):
+            # Where torch's product overflows it says nothing, and where it does not, its sums are the small ones.
+            self.torch_is_finite = False
+            torch_worst = float(theirs.nan_to_num_(nan=0.0, posinf=0.0).max())
+        self.torch_worst = max(self.torch_worst, torch_worst)
         if not math.isfinite(worst):
             finite = torch.isfinite(error)
             wrong = ~(finite | self._may_be(value.double(), expected, magnitude))
@@ -225,7 +231,8 @@ class Judge:
         return tuple(i + j for i, j in zip(local, before, strict=True)), float(value[local]), float(expected[local])
 
     def _allowed(self) -> float:
-        return 2 * max(self.torch_worst, budget.floor(self.dtype, self.precision, self.depth, self.entries))
+        entries = self.entries if self.torch_is_finite else 0
+        return 2 * max(self.torch_worst, budget.floor(self.dtype, self.precision, self.depth, entries))
 
     def verdict(self) -> Verdict:
         """What all pieces together come to."""
