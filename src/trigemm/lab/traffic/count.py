@@ -125,7 +125,7 @@ def _read_in_pairs(thread: Integers, address: Integers, request: Integers) -> np
     by_lane = np.full((int(row.max()) + 1, WARP), -1, dtype=np.int64)
     by_lane[row, thread % WARP] = address
     lane = np.arange(WARP)
-    pairs = np.zeros(len(by_lane), dtype=bool)
+    pairs: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.zeros(len(by_lane), dtype=np.bool_)
     for distance in (1, 2):
         other = by_lane[:, lane ^ distance]
         pairs |= np.all((by_lane == other) | (by_lane < 0) | (other < 0), axis=1)

@@ -94,15 +94,14 @@ class Sanitizer:
     def _races(self, number: int, block: BlockLog, found: Accesses) -> None:
         group = found.unit * (int(found.interval.max(initial=0)) + 1) + found.interval
         for met in conflicting(found, group, found.thread)[:PAIRS_LIMIT]:
-            moments = [Moment(number, int(found.thread[i]), int(found.position[i])) for i in met]
-            pair = self._unordered_pair(found, met, moments)
+            writes = met[found.operation[met] != LOAD]
+            pair = self._unordered_pair(number, found, writes) or self._unordered_pair(number, found, met)
             if pair is None:
                 continue
-            first, second = (int(met[i]) for i in pair)
-            both_write = LOAD not in (found.operation[first], found.operation[second])
-            space = block.log.site(int(found.place[first])).memory.space
+            both_write = LOAD not in found.operation[list(pair)]
+            space = block.log.site(int(found.place[pair[0]])).memory.space
             kind = "shared-race" if space == "shared" else "double-write" if both_write else "global-race"
-            self._report_pair(kind, block.log, found, first, second, [number], "with no barrier between")
+            self._report_pair(kind, block.log, found, *pair, [number], "with no barrier between")
 
     def _report_pair(
         self, kind: str, log: Log, found: Accesses, first: int, second: int, blocks: Sequence[int], how: str
@@ -118,23 +117,26 @@ class Sanitizer:
         threads = [found.thread[writer], found.thread[other]]
         self._add_access(kind, log, found.place[writer], found.unit[writer] * found.size, why, threads, blocks)
 
-    def _unordered_pair(self, found: Accesses, met: Integers, moments: Sequence[Moment]) -> tuple[int, int] | None:
-        """The first two of these accesses that conflict and that nothing orders.
+    def _unordered_pair(self, block: int | Integers, found: Accesses, met: Integers) -> tuple[int, int] | None:
+        """The first two of the accesses `met`, positions in `found`, that conflict and that nothing orders.
 
-        Each is compared with the last store and the last atomic before it, and a write with the loads since.
+        Each is compared with the last store and the last atomic before it, and a write with the loads since. `block` is that
+        of all accesses, or of each in `found`.
         """
+        blocks = np.broadcast_to(block, len(found))
         last: dict[int, int] = {}
         loads: list[int] = []
-        for i, at in enumerate(met.tolist()):
-            operation = int(found.operation[at])
+        for now in met.tolist():
+            operation = int(found.operation[now])
             earlier = [last[other] for other in (STORE, ATOMIC) if other in last and not operation == other == ATOMIC]
-            for j in [*earlier, *(loads if operation != LOAD else ())]:
-                if moments[j][:2] != moments[i][:2] and not self.order.happens_before(moments[j], moments[i]):
-                    return j, i
+            for then in [*earlier, *(loads if operation != LOAD else ())]:
+                moments = [Moment(int(blocks[at]), int(found.thread[at]), int(found.position[at])) for at in (then, now)]
+                if moments[0][:2] != moments[1][:2] and not self.order.happens_before(*moments):
+                    return then, now
             if operation == LOAD:
-                loads.append(i)
+                loads.append(now)
             else:
-                last[operation] = i
+                last[operation] = now
                 loads = []
         return None
 
@@ -175,17 +177,13 @@ class Sanitizer:
         parts = [(number, _cut(found, size)) for number, found in self._global]
         columns = ("unit", "position", "thread", "interval", "operation", "place")
         found = Accesses(size, *(np.concatenate([getattr(part, name) for _, part in parts]) for name in columns))
-        rank = np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
-        numbers = np.array([number for number, _ in parts])
-        written = np.isin(found.unit, np.unique(found.unit[found.operation != LOAD]))
-        found, rank = found[np.flatnonzero(written)], rank[written]
-        for met in conflicting(found, found.unit, rank)[:PAIRS_LIMIT]:
-            moments = [Moment(int(numbers[rank[i]]), int(found.thread[i]), int(found.position[i])) for i in met]
-            pair = self._unordered_pair(found, met, moments)
+        blocks = np.repeat([number for number, _ in parts], [len(part) for _, part in parts])
+        written = np.flatnonzero(np.isin(found.unit, np.unique(found.unit[found.operation != LOAD])))
+        found, blocks = found[written], blocks[written]
+        for met in conflicting(found, found.unit, blocks)[:PAIRS_LIMIT]:
+            pair = self._unordered_pair(blocks, found, met)
             if pair is not None:
-                first, second = (int(met[i]) for i in pair)
-                blocks = [moments[i].block for i in pair]
-                self._report_pair("block-race", self._log, found, first, second, blocks, "in another block")
+                self._report_pair("block-race", self._log, found, *pair, blocks[list(pair)].tolist(), "in another block")
 
     def unwritten_outputs(self, name: str, memory: TracedMemory, line: Line, required: Integers) -> None:
         """Report those of the `required` element addresses of an output that no thread wrote."""
