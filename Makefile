@@ -1,9 +1,10 @@
 # make bench   install into .venv and time the kernels on the device that is there
 # make test    install the test tools too, and run every check
-# Settings: PYTHON (any Python >= 3.11), VENV, WORKERS (test processes), BENCH and PYTEST (more arguments)
+# Settings: PYTHON (any Python >= 3.11), VENV, WORKERS (test processes), THREADS (of the BLAS in each), BENCH and PYTEST (more arguments)
 
 VENV    ?= .venv
 WORKERS ?= 2
+THREADS ?= 1
 BENCH   ?=
 PYTEST  ?=
 
@@ -21,7 +22,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/trigemm bench $(BENCH)
 
 test: lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
+	OMP_NUM_THREADS=$(THREADS) $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
