@@ -67,7 +67,7 @@ def strides_of(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], in
     """How a tensor of two or more dimensions lies in memory: its strides, its offset, and its span with the gaps.
 
     >>> strides_of((2, 3), "contiguous"), strides_of((2, 3), "transposed"), strides_of((2, 3), "packed")
-    (((3, 1), 0, 6), ((1, 2), 0, 6), ((9, 1), 3, 18))
+    (((3, 1), 0, 6), ((1, 2), 0, 6), ((9, 1), 3, 21))
     """
     dims = len(shape)
     order, padded, offset = list(range(dims)), list(shape), 0

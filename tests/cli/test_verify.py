@@ -1,0 +1,154 @@
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import trigemm
+from trigemm.cli.main import app
+from trigemm.lab.sweep import Sweep
+
+FIELDS = {
+    "operation", "kernel", "device", "device_name", "dtypes", "seed", "cases", "passed", "failed", "worst_error_over_budget",
+    "worst", "failure", "reason", "seconds", "versions", "commit", "when",
+}  # fmt: skip
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["verify", "--device", "cpu", *arguments], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def broken_syrk(monkeypatch):
+    def syrk(a, *, out=None, **options):
+        result = right(a, out=out, **options)
+        if result.numel():
+            result[..., -1, 0] += 1
+        return result
+
+    right = trigemm.syrk
+    monkeypatch.setattr(trigemm, "syrk", syrk)
+
+
+def test_two_hundred_cases_pass(tmp_path):
+    path = tmp_path / "verified.jsonl"
+    result = run("--cases", "200", "--json", "--save", str(path))
+    assert result.exit_code == 0, result.stderr
+    summaries = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [summary["operation"] for summary in summaries] == list(Sweep().operations)
+    for summary in summaries:
+        assert summary.keys() == FIELDS
+        assert (summary["cases"], summary["passed"], summary["failed"], summary["failure"]) == (40, 40, 0, None)
+        assert 0 < summary["worst_error_over_budget"] <= 1
+    assert path.read_text() == result.stdout
+    assert run("--cases", "1", "--save", str(path)).exit_code == 0
+    assert len(path.read_text().splitlines()) == len(summaries) + 1
+
+
+def test_a_table_is_printed():
+    result = run("--cases", "3", "--operation", "trmm", "--operation", "gemmt", "--dtype", "float16", "--seed", "5")
+    assert result.exit_code == 0
+    assert "worst error/budget" in result.stdout
+    assert "trmm" in result.stdout
+    assert "gemmt" in result.stdout
+    assert "syrk" not in result.stdout
+
+
+def test_a_failure_prints_the_smallest_case(broken_syrk):
+    result = run("--cases", "15", "--operation", "syrk", "--dtype", "float32", "--json")
+    assert result.exit_code == 1
+    (summary,) = map(json.loads, result.stdout.splitlines())
+    assert 0 < summary["failed"] <= 15
+    assert summary["worst_error_over_budget"] == "inf" or summary["worst_error_over_budget"] > 1
+    assert summary["failure"] in result.stderr
+    assert summary["reason"] in result.stderr
+    assert "Case('syrk', {'N': 1, 'K': " in summary["failure"]
+    assert "Traceback" not in result.stderr
+    printed = []
+    exec(summary["failure"], {"print": printed.append})
+    assert str(printed[0]) == f"FAIL: {summary['reason']}"
+
+
+def test_an_interrupted_sweep_keeps_what_it_has(monkeypatch):
+    original = Sweep.check
+    checked = []
+
+    def check(self, case):
+        checked.append(case)
+        if len(checked) == 4:
+            raise KeyboardInterrupt
+        return original(self, case)
+
+    monkeypatch.setattr(Sweep, "check", check)
+    result = run("--cases", "50", "--json", "--operation", "syrk")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["cases"] == 3
+    assert "interrupted" in result.stderr
+
+
+def test_an_error_of_the_device_is_no_traceback(monkeypatch):
+    def check(self, case):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Sweep, "check", check)
+    result = run("--cases", "5")
+    assert result.exit_code == 1
+    assert "illegal memory access" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_kernel_of_the_catalogue():
+    result = run("--kernel", "strips", "--cases", "12", "--operation", "trmm", "--operation", "syrk", "--json")
+    assert result.exit_code == 0, result.stderr
+    summaries = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(summary["operation"], summary["kernel"]) for summary in summaries] == [("trmm", "strips"), ("syrk", "strips")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--operation", "gemm"], "unknown operation 'gemm'; known are gemmt,"),
+        (["--dtype", "int8"], "unknown dtype 'int8'; known are float64,"),
+        (["--precision", "low"], "unknown precision 'low'; known are highest,"),
+        (["--device", "tpu"], "unknown device 'tpu'; known are cpu, cuda"),
+        (["--cases", "0"], "--cases must be at least 1, got 0"),
+        (["--kernel", "fast"], "there is no kernel 'fast'; there are 0 baseline"),
+        (["--kernel", "tiles", "--dtype", "float64"], "takes float32, float16, bfloat16, not float64"),
+        (["--save", "/nowhere/at/all.jsonl"], "cannot write records to /nowhere/at/all.jsonl"),
+        (["--cases", "many"], "Invalid value for '--cases'"),
+    ],
+)
+def test_bad_usage_is_one_sentence(arguments, sentence, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_cuda_kernel_on_the_cpu_needs_a_simulator(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.delenv("NUMBA_ENABLE_CUDASIM", raising=False)
+    result = run("--kernel", "tiles", "--operation", "gemmt")
+    assert result.exit_code == 2
+    assert "kernel tiles runs on cuda, not on cpu; TRITON_INTERPRET=1" in result.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_a_device_that_is_not_there():
+    result = run("--device", "cuda")
+    assert result.exit_code == 2
+    assert "torch finds no CUDA device; --device cpu works here" in result.stderr
+
+
+@pytest.mark.gpu
+def test_a_gpu_sweep():
+    result = CliRunner().invoke(app, ["verify", "--cases", "150", "--json"])
+    assert result.exit_code == 0, result.stderr
+    assert {json.loads(line)["device"] for line in result.stdout.splitlines()} == {"cuda"}
+
+
+def test_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.stdout == f"trigemm {trigemm.__version__}\n"
