@@ -186,4 +186,4 @@ def test_on_cuda_the_events_see_the_device_and_not_the_host():
 @pytest.mark.gpu
 def test_on_cuda_float32_may_take_three_float16_products():
     plain, half = (ceilings("cuda", dtype).gemm_tflops for dtype in (torch.float32, torch.float16))
-    assert plain == pytest.approx(half / 3, rel=0.2)
+    assert plain > 0.8 * half / 3

@@ -49,9 +49,9 @@ def bench(
 ) -> None:
     """Check each kernel against the referee at the very shape, then time it against the full product of the BLAS.
 
-    With no options: the reference case, on CUDA if there is one, else on the CPU. A kernel that fails the check gets no time,
-    and the exit code is 1. The floor is the larger of two times, at rates measured in the same run: that of the bytes that must move, and
-    that of the triangle's floating-point operations.
+    With no options: the reference case, on CUDA if there is one, else on the CPU. A kernel that fails the check gets no time, and
+    the exit code is 1. The floor is the larger of two times, at rates measured in the same run: that of the bytes that must move,
+    and that of the triangle's floating-point operations.
     """
     try:
         if operation not in DEFAULT_SHAPES:

@@ -188,8 +188,9 @@ def interleaved(
 def ceilings(device: str | torch.device, dtype: torch.dtype, precision: str = "highest") -> Ceilings:
     """Bandwidth of a copy, a fill and a sum, and the rate of a square GEMM, measured now.
 
-    The rate is that of the fastest way to a product of this dtype. On CUDA a float32 result can also be had from float16 products:
-    two parts to a number, three products to a product. On the CPU half precision may be slower than float32, which can stand in.
+    The rate is that of the fastest way to a product of this dtype. On CUDA a float32 result can also be had from float16
+    products: two parts to a number, three products to a product. On the CPU a float32 product stands in for half precision where
+    it is faster.
     """
     device = torch.device(device)
     on_gpu = device.type == "cuda"
