@@ -129,7 +129,8 @@ def _read_in_pairs(thread: Integers, address: Integers, request: Integers) -> np
     for distance in (1, 2):
         other = by_lane[:, lane ^ distance]
         pairs |= np.all((by_lane == other) | (by_lane < 0) | (other < 0), axis=1)
-    return pairs[row]
+    each: np.ndarray[tuple[int], np.dtype[np.bool_]] = pairs[row]
+    return each
 
 
 def _spread(group: Integers, address: Integers, size: int, unit: int) -> tuple[Integers, Integers]:
@@ -143,8 +144,9 @@ def _spread(group: Integers, address: Integers, size: int, unit: int) -> tuple[I
 
 
 def _distinct(values: Integers) -> Integers:
-    ordered: Integers = np.sort(values)
-    return ordered[np.diff(ordered, prepend=ordered[0] - 1) != 0]
+    ordered = np.sort(values)
+    distinct: Integers = ordered[np.diff(ordered, prepend=ordered[0] - 1) != 0]
+    return distinct
 
 
 def _distinct_pairs(group: Integers, value: Integers) -> tuple[Integers, Integers]:

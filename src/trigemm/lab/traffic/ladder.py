@@ -42,11 +42,34 @@ def block_kind(T: int, NH: int, HS: int) -> Callable[[int, int, int], Hashable]:
 
 
 def trace_rung(spec: KernelSpec, shape: Mapping[str, int], *, every_block: bool = False, seed: int = 0) -> Traffic:
-    """The counts of one rung at B, T, NH, HS, on random qkv."""
+    """The counts of one rung at B, T, NH, HS, on random qkv. Its local arrays are registers when compiled, and not counted."""
     B, T, NH, HS = (shape[name] for name in ("B", "T", "NH", "HS"))
     qkv = torch.randn(B, T, 3, NH, HS, generator=torch.Generator().manual_seed(seed))
     out = torch.empty(B, NH, T, T)
-    with record(kind=None if every_block else block_kind(T, NH, HS)) as launches:
+    with record(kind=None if every_block else block_kind(T, NH, HS), count_local=False) as launches:
         spec.run(qkv, out, scale=1 / sqrt(HS), fill=None, precision="highest")
     launches[0].kernel = spec.name
     return launches[0]
+
+
+def counted(traffic: Traffic) -> dict[str, int]:
+    """The counts of a launch that a rung's closed forms predict, by the same names."""
+    loads, stores = traffic.total("global", "load"), traffic.total("global", "store")
+    return {
+        "load_requests": loads.requests,
+        "load_sectors": loads.sectors,
+        "store_requests": stores.requests,
+        "store_sectors": stores.sectors,
+    }
+
+
+def predicted(spec: KernelSpec, shape: Mapping[str, int]) -> dict[str, int]:
+    """What the rung's closed forms say."""
+    assert spec.predicted_traffic is not None
+    return spec.predicted_traffic(**shape)
+
+
+def differences(spec: KernelSpec, shape: Mapping[str, int], traffic: Traffic) -> dict[str, tuple[int, int]]:
+    """Where count and prediction differ: name -> (counted, predicted)."""
+    expected = predicted(spec, shape)
+    return {name: (value, expected[name]) for name, value in counted(traffic).items() if value != expected[name]}

@@ -2,7 +2,8 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from types import CellType, CodeType
@@ -15,6 +16,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 
 from trigemm.lab.traffic.arrays import traced
 from trigemm.lab.traffic.count import Counts, count
+from trigemm.lab.traffic.flops import FlopCounter
 from trigemm.lab.traffic.log import BlockLog, Line, Log, TracedMemory
 from trigemm.lab.traffic.machine import Machine
 from trigemm.lab.traffic.memory import AddressMap
@@ -25,6 +27,18 @@ Dim3 = tuple[int, int, int]
 BlockKind = Callable[[int, int, int], Hashable]
 
 
+@dataclass(frozen=True)
+class Options:
+    """What a launch is run for; see `record`."""
+
+    kind: BlockKind | None
+    outputs: Iterable[str] | Mapping[str, Any]
+    sanitize: bool
+    count_local: bool
+    count_flops: bool
+    limit: int
+
+
 class Launch:
     """A launch, ready to run. Names of arrays are those of the kernel's parameters."""
 
@@ -33,19 +47,23 @@ class Launch:
         function: Callable[..., None],
         grid: Dim3,
         block: Dim3,
-        args: tuple[Any, ...],
         dynamic_bytes: int,
+        args: tuple[Any, ...],
         addresses: AddressMap,
-        limit: int,
+        options: Options,
     ) -> None:
         self.function = function
         self.grid = grid
         self.block = block
         self.log = Log()
-        self.machine = Machine(self.log, block, lambda thread: self.module.enter_thread(thread), limit)
-        self.module = TracedModule(grid, block, dynamic_bytes, self.machine, function.__code__)
+        self.flop_counter = FlopCounter(self.log) if options.count_flops else None
+        self.machine = Machine(self.log, block, lambda thread: self.module.enter_thread(thread), options.limit)
+        prepare = self.flop_counter.array if self.flop_counter else lambda data: data
+        code = function.__code__
+        self.module = TracedModule(grid, block, dynamic_bytes, self.machine, code, prepare, options.count_local)
         self.counts: dict[int, Counts] = {}
         self.barriers: Counter[Line] = Counter()
+        self.flops: Counter[Line] | None = Counter() if options.count_flops else None
         self.traced = 0
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
         self.memories: dict[str, TracedMemory] = {}
@@ -74,7 +92,7 @@ class Launch:
             memory.starts, memory.dims = [address], tuple(zip(arg.shape, arg.strides, strict=True))
             self.arrays[name] = arg
             self.memories[name] = memory
-            return traced(arg, address, memory, self.module)
+            return traced(self.module.prepare(arg), address, memory, self.module)
         return arg
 
     def run(self, kind: BlockKind | None, watch: Callable[[int, BlockLog], None] | None, *, reverse: bool = False) -> None:
@@ -100,6 +118,9 @@ class Launch:
                         self.counts[at] = self.counts.get(at, Counts()) + counts * len(same)
                     for line, times in log.barriers.items():
                         self.barriers[line] += times * len(same)
+                    if self.flops is not None and self.flop_counter is not None:
+                        for line, times in self.flop_counter.by_line().items():
+                            self.flops[line] += times * len(same)
                     if watch is not None:
                         watch(same[0], log)
         finally:
@@ -149,6 +170,7 @@ class Launch:
             self.traced,
             add_up(rows()),
             self.barriers,
+            self.flops,
         )
 
 

@@ -150,7 +150,6 @@ class Log:
     syncs: list[Sync] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     barriers: Counter[Line] = field(default_factory=Counter)
-    flops: Counter[Line] = field(default_factory=Counter)
     interval: int = 0
     _known: dict[tuple[int, str, int, int], int] = field(default_factory=dict)
     _lines: dict[int, list[int]] = field(default_factory=dict)
@@ -187,11 +186,12 @@ class Log:
 
     def close(self) -> "BlockLog":
         """The accesses since the last call, as arrays; the log is empty afterwards, and keeps its sites."""
+        made = min(len(self.addresses), len(self.places))  # a launch may be stopped between the two halves of an access
         begins = [base + _instructions(site.code).repeat(2) for base, site in zip(self.bases, self.sites, strict=False)]
         block = BlockLog(
             self,
-            np.array(self.addresses, dtype=np.int64),
-            np.concatenate([*begins, np.zeros(0, dtype=np.int64)])[np.array(self.places, dtype=np.int64)],
+            np.array(self.addresses, dtype=np.int64)[:made],
+            np.concatenate([*begins, np.zeros(0, dtype=np.int64)])[np.array(self.places, dtype=np.int64)[:made]],
             np.array(self.segment_threads, dtype=np.int64),
             np.array(self.segment_intervals, dtype=np.int64),
             np.array(self.segment_starts, dtype=np.int64),
@@ -199,12 +199,11 @@ class Log:
             self.syncs,
             self.made,
             self.barriers,
-            self.flops,
         )
         del self.addresses[:], self.places[:]
         self.segment_threads, self.segment_intervals, self.segment_starts = [], [], []
         self.faults, self.syncs, self.made = [], [], []
-        self.barriers, self.flops, self.interval = Counter(), Counter(), 0
+        self.barriers, self.interval = Counter(), 0
         return block
 
 
@@ -222,7 +221,6 @@ class BlockLog:
     syncs: list[Sync]
     made: list[Made]
     barriers: Counter[Line]
-    flops: Counter[Line]
 
     def _spread(self, values: Integers) -> Integers:
         return np.repeat(values, np.diff(self.segment_starts, append=len(self.address)))

@@ -16,6 +16,9 @@ import numpy as np
 
 from trigemm.lab.traffic.log import WARP, Fault, Line, Log, Sync
 
+PATIENCE = 60.0  # seconds that a kernel may take without an access to memory
+TICK = 0.05  # seconds
+
 Dim3 = tuple[int, int, int]
 
 
@@ -44,15 +47,13 @@ class CudaThread:
 class Machine:
     """Runs block after block of one launch.
 
-    `enter(thread)` is called whenever another thread gets the turn. `limit` bounds the accesses of the launch, and `patience` the
-    seconds that may pass without any.
+    `enter(thread)` is called whenever another thread gets the turn. `limit` bounds the accesses of the launch.
     """
 
-    def __init__(self, log: Log, block: Dim3, enter: Callable[[CudaThread], None], limit: int, patience: float = 60.0) -> None:
+    def __init__(self, log: Log, block: Dim3, enter: Callable[[CudaThread], None], limit: int) -> None:
         self.log = log
         self.block = block
         self.limit = limit
-        self.patience = patience
         self.accesses = 0  # of the blocks that have ended
         self.thread = CudaThread(0, (0, 0, 0))
         self._enter = enter
@@ -211,10 +212,10 @@ class Machine:
     def _watchdog(self) -> None:
         """Stop a kernel that never ends, from outside: it may be in a loop that never comes back to this class."""
         quiet, before = 0.0, -1
-        while not self._watch.wait(0.05):
+        while not self._watch.wait(TICK):
             now = self.accesses + len(self.log.addresses)
-            quiet = quiet + 0.05 if now == before else 0.0
+            quiet = quiet + TICK if now == before else 0.0
             before = now
-            if (now > self.limit or quiet > self.patience) and self._owner and self._failure is None:
+            if (now > self.limit or quiet > PATIENCE) and self._owner and self._failure is None:
                 pythonapi.PyThreadState_SetAsyncExc(c_ulong(self._owner), py_object(LimitReached))
                 quiet = 0.0

@@ -16,6 +16,7 @@ import numpy as np
 from numba.cuda.np import numpy_support
 from numba.cuda.simulator.kernelapi import Dim3, FakeCUDAAtomic, FakeCUDAModule
 from numba.cuda.types import Type
+from numpy.typing import NDArray
 
 from trigemm.lab.traffic.arrays import TracedArray, traced
 from trigemm.lab.traffic.log import WARP, Made, Space, Sync, TracedMemory, instruction
@@ -23,6 +24,7 @@ from trigemm.lab.traffic.machine import CudaThread, Machine
 
 ALIGNMENT = 256  # bytes: of every array in a space of its own
 Dim = tuple[int, int, int]
+Prepare = Callable[[NDArray[Any]], NDArray[Any]]
 FULL_WARP = 0xFFFFFFFF
 
 
@@ -71,12 +73,12 @@ class Allocator:
             memory.starts.clear()
         self.end = ALIGNMENT
 
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> TracedArray:
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> TracedArray | NDArray[Any]:
         frame = _getframe(1)
         code, offset = frame.f_code, instruction(frame.f_code, frame.f_lasti)
         kind = numpy_support.as_dtype(dtype) if isinstance(dtype, Type) else np.dtype(dtype)
         if self.space == "local":
-            return self._make((code, offset, 0), shape, kind)
+            return self._make((code, offset, 0), shape, kind) if self.module.count_local else _blank(shape, kind)
         caller = (self.module.thread, code, offset)
         generation = min(self.made[caller], self.GENERATIONS)
         self.made[caller] += 1
@@ -96,13 +98,12 @@ class Allocator:
         first = self.arrays.get((*key[:2], 0))
         if memory.dynamic:
             pool = self.module.dynamic_shared
-            data, start = pool[: len(pool) // kind.itemsize * kind.itemsize].view(kind), ALIGNMENT
+            data = self.module.prepare(pool[: len(pool) // kind.itemsize * kind.itemsize].view(kind))
+            start = ALIGNMENT
         elif first is not None:
             data, start = first._data, first._address
         else:
-            size = prod(shape) if isinstance(shape, tuple) else int(shape)
-            # All bits set: NaN, or -1, until something is written.
-            data = np.frombuffer(bytearray(b"\xff" * (size * kind.itemsize)), dtype=kind).reshape(shape)
+            data = self.module.prepare(_blank(shape, kind))
             start = self._take(data.nbytes)
         memory.starts.append(start)
         memory.dims = tuple(zip(data.shape, data.strides, strict=True))
@@ -112,6 +113,12 @@ class Allocator:
         start = self.end
         self.end += -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         return start
+
+
+def _blank(shape: Any, kind: np.dtype[Any]) -> NDArray[Any]:
+    """Memory that nothing wrote: all bits are set, which is NaN or -1."""
+    size = prod(shape) if isinstance(shape, tuple) else int(shape)
+    return np.frombuffer(bytearray(b"\xff" * (size * kind.itemsize)), dtype=kind).reshape(shape)
 
 
 class TracedAtomic:
@@ -145,12 +152,14 @@ class TracedModule(FakeCUDAModule):  # type: ignore[misc]
     laneid: int = 0
 
     def __init__(
-        self, grid: tuple[int, int, int], block: tuple[int, int, int], dynamic_bytes: int, machine: Machine, kernel: CodeType
+        self, grid: Dim, block: Dim, dynamic_bytes: int, machine: Machine, kernel: CodeType, prepare: Prepare, count_local: bool
     ) -> None:
         super().__init__(grid, block, 0)
         self.machine = machine
         self.log = machine.log
         self.thread = 0
+        self.prepare = prepare
+        self.count_local = count_local
         self._stack = Stack(kernel)
         self._dynamic_bytes = dynamic_bytes
         self._shared = Allocator(self, "shared")

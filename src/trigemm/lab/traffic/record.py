@@ -14,7 +14,7 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from trigemm.kernels.threads.vector import load4, store4
 from trigemm.lab.traffic.arrays import VECTOR_FUNCTIONS
-from trigemm.lab.traffic.launch import BlockKind, Launch
+from trigemm.lab.traffic.launch import BlockKind, Launch, Options
 from trigemm.lab.traffic.log import Line
 from trigemm.lab.traffic.machine import LimitReached
 from trigemm.lab.traffic.memory import AddressMap
@@ -22,8 +22,6 @@ from trigemm.lab.traffic.result import Finding, Traffic
 from trigemm.lab.traffic.sanitize import Sanitizer
 
 ACCESS_LIMIT = 50_000_000
-
-Outputs = Iterable[str] | Mapping[str, Any]
 
 
 class KernelError(RuntimeError):
@@ -37,12 +35,9 @@ class KernelError(RuntimeError):
 class Recorder:
     """The launches that were recorded so far."""
 
-    def __init__(self, kind: BlockKind | None, outputs: Outputs, sanitize: bool, limit: int) -> None:
+    def __init__(self, options: Options) -> None:
         self.launches: list[Traffic] = []
-        self._kind = kind
-        self._outputs = outputs
-        self._sanitize = sanitize and kind is None
-        self._limit = limit
+        self._options = options
         self._addresses = AddressMap()
         self._running: Launch | None = None
 
@@ -54,11 +49,11 @@ class Recorder:
         grid, block = normalize_kernel_dimensions(kernel.grid_dim, kernel.block_dim)
 
         def launch() -> Launch:
-            return Launch(kernel.fn, grid, block, args, kernel.dynshared_size, self._addresses, self._limit)
+            return Launch(kernel.fn, grid, block, kernel.dynshared_size, args, self._addresses, self._options)
 
         first = launch()
-        before = [array.copy() for array in first.arrays.values()] if self._sanitize else []
-        sanitizer = Sanitizer(kernel.fn.__name__) if self._sanitize else None
+        before = [array.copy() for array in first.arrays.values()] if self._options.sanitize else []
+        sanitizer = Sanitizer(kernel.fn.__name__) if self._options.sanitize else None
         error = self._run(first, sanitizer)
         traffic = first.traffic()
         if sanitizer is not None:
@@ -80,11 +75,12 @@ class Recorder:
         self._running = launch
         name = launch.function.__name__
         try:
-            launch.run(self._kind, None if sanitizer is None else sanitizer.look, reverse=reverse)
+            launch.run(self._options.kind, None if sanitizer is None else sanitizer.look, reverse=reverse)
         except LimitReached:
             return RuntimeError(
-                f"kernel {name} did not end within {self._limit:,} accesses to memory, or made none for a minute: a thread that"
-                " waits for another one without a barrier never goes on in the simulator; a larger limit takes longer runs"
+                f"kernel {name} did not end within {self._options.limit:,} accesses to memory, or made none for a minute:"
+                " a thread that waits for another one without a barrier never goes on in the simulator; raise the limit if the"
+                " kernel is merely long"
             )
         except Exception as error:
             where = launch.where(error)
@@ -108,7 +104,8 @@ class Recorder:
         return [] if error is not None else sanitizer.findings()
 
     def _look_at_outputs(self, launch: Launch, sanitizer: Sanitizer) -> None:
-        regions = self._outputs if isinstance(self._outputs, Mapping) else dict.fromkeys(self._outputs, True)
+        outputs = self._options.outputs
+        regions = outputs if isinstance(outputs, Mapping) else dict.fromkeys(outputs, True)
         for name, region in regions.items():
             if name not in launch.arrays:
                 raise ValueError(f"outputs: kernel {launch.function.__name__} has no array {name!r}, only {list(launch.arrays)}")
@@ -127,14 +124,22 @@ def _united(first: list[Finding], second: list[Finding]) -> list[Finding]:
 
 @contextmanager
 def record(
-    *, kind: BlockKind | None = None, outputs: Outputs = (), sanitize: bool = True, limit: int = ACCESS_LIMIT
+    *,
+    kind: BlockKind | None = None,
+    outputs: Iterable[str] | Mapping[str, Any] = (),
+    sanitize: bool = True,
+    count_local: bool = True,
+    count_flops: bool = False,
+    limit: int = ACCESS_LIMIT,
 ) -> Iterator[list[Traffic]]:
     """Within the context, each launch of a numba-cuda kernel is counted; the list grows by one `Traffic` a launch.
 
-    kind      kind(x, y, z) of a block's place in the grid: of blocks with equal kinds one runs, and counts for all
-    outputs   names of parameters that the kernel must write in full, or a mapping of such names to boolean masks
-    sanitize  look for faults; not where `kind` is given
-    limit     accesses to memory after which a launch is stopped, as a kernel that never ends
+    kind         kind(x, y, z) of a block's place in the grid: of blocks with equal kinds one runs, and counts for all
+    outputs      names of parameters that the kernel must write in full, or a mapping of such names to boolean masks
+    sanitize     look for faults; not where `kind` is given
+    count_local  count local arrays too: they take most of the time, and the compiler may keep them in registers
+    count_flops  count floating-point operations too, at a price in time
+    limit        accesses to memory after which a launch is stopped, as a kernel that never ends
     """
     if not config.ENABLE_CUDASIM:
         raise RuntimeError(
@@ -142,13 +147,20 @@ def record(
             " (the command `trigemm traffic` does so itself)"
         )
     VECTOR_FUNCTIONS.update((load4.__code__, store4.__code__))
-    recorder = Recorder(kind, outputs, sanitize, limit)
-    plain = FakeCUDAKernel.__call__
+    recorder = Recorder(Options(kind, outputs, sanitize and kind is None, count_local, count_flops, limit))
+    plain = FakeCUDAKernel.__call__, FakeCUDAKernel.forall
     FakeCUDAKernel.__call__ = lambda kernel, *args: recorder.call(kernel, *args)
+    FakeCUDAKernel.forall = _forall
     try:
         yield recorder.launches
     finally:
-        FakeCUDAKernel.__call__ = plain
+        FakeCUDAKernel.__call__, FakeCUDAKernel.forall = plain
+
+
+def _forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
+    """`kernel.forall`, with blocks of 128 threads where the driver would choose their size."""
+    block = tpb or 128
+    return kernel[-(-ntasks // block), block, stream, sharedmem]
 
 
 def trace(kernel: Callable[..., None], grid: Any, block: Any, *args: Any, **options: Any) -> Traffic:
