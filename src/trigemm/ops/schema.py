@@ -37,10 +37,9 @@ def gemmt_shape(a: Tensor, b: Tensor, *_: object) -> tuple[int, ...]:
     return product_shape("gemmt", a, b, a=a, b=b)
 
 
-def gemmt_into(
+def gemmt_write(
     a: Tensor, b: Tensor, alpha: float, uplo: str, diagonal: int, fill: float | None, precision: str | None, *, out: Tensor
 ) -> None:
-    refuse_overlap("gemmt", out, a=a, b=b)
     if uplo == "upper":
         a, b, out, diagonal = b.mT, a.mT, out.mT, -diagonal
     kernel = serving("gemmt", out.device.type, out.dtype)
@@ -59,7 +58,7 @@ def trmm_shape(
     return (*rows_last[:-2], rows_last[-1], rows_last[-2])
 
 
-def trmm_into(
+def trmm_write(
     a: Tensor,
     b: Tensor,
     alpha: float,
@@ -71,7 +70,6 @@ def trmm_into(
     *,
     out: Tensor,
 ) -> None:
-    refuse_overlap("trmm", out, a=a, b=b)
     if side == "right":  # (b @ t)ᵀ = tᵀ @ bᵀ
         b, out, transpose = b.mT, out.mT, not transpose
     if transpose:
@@ -87,8 +85,7 @@ def syrk_shape(a: Tensor, *_: object) -> tuple[int, ...]:
     return (*a.shape[:-1], a.shape[-2])
 
 
-def syrk_into(a: Tensor, c: Tensor | None, alpha: float, beta: float, uplo: str, precision: str | None, *, out: Tensor) -> None:
-    refuse_overlap("syrk", out, a=a, c=c)
+def syrk_write(a: Tensor, c: Tensor | None, alpha: float, beta: float, uplo: str, precision: str | None, *, out: Tensor) -> None:
     c = None if beta == 0 or c is None else c.expand(out.shape)
     if uplo == "upper":
         c, out, uplo = None if c is None else c.mT, out.mT, "lower"
@@ -112,7 +109,7 @@ def _batching_rule(name: str) -> Callable[..., tuple[Tensor, int]]:
 
 
 def _define(
-    name: str, arguments: str, shape: Callable[..., tuple[int, ...]], into: Callable[..., None]
+    name: str, arguments: str, shape: Callable[..., tuple[int, ...]], write: Callable[..., None]
 ) -> tuple[Callable[..., Tensor], Callable[..., None]]:
     """Declare an operation and its `out` form; return both as callables."""
 
@@ -121,8 +118,12 @@ def _define(
 
     def forward(first: Tensor, *rest: object) -> Tensor:
         out = empty(first, *rest)
-        into(first, *rest, out=out)
+        write(first, *rest, out=out)
         return out
+
+    def into(first: Tensor, second: Tensor | None, *rest: object, out: Tensor) -> None:
+        refuse_overlap(name, out, **{"a": first, "c" if name == "syrk" else "b": second})
+        write(first, second, *rest, out=out)
 
     LIBRARY.define(f"{name}({arguments}) -> Tensor")
     LIBRARY.define(f"{name}.out({arguments}, *, Tensor(a!) out) -> ()")
@@ -136,6 +137,6 @@ def _define(
     return packet.default, packet.out
 
 
-gemmt, gemmt_out = _define("gemmt", GEMMT, gemmt_shape, gemmt_into)
-trmm, trmm_out = _define("trmm", TRMM, trmm_shape, trmm_into)
-syrk, syrk_out = _define("syrk", SYRK, syrk_shape, syrk_into)
+gemmt, gemmt_out = _define("gemmt", GEMMT, gemmt_shape, gemmt_write)
+trmm, trmm_out = _define("trmm", TRMM, trmm_shape, trmm_write)
+syrk, syrk_out = _define("syrk", SYRK, syrk_shape, syrk_write)

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trigemm.kernels.tiles.operand import align_of, launches, merge_batches, needs_64_bits, order_of
+from trigemm.kernels.tiles.operand import Form, cut_batches, form_of, merge_batches, needs_64_bits
 
 
 @given(st.lists(st.integers(1, 3), max_size=6), st.randoms())
@@ -15,11 +15,12 @@ def test_launches_cover_every_matrix_once(batch, random):
     x = x.permute(*order, -2, -1)
     y = torch.zeros(2, 3).expand(*x.shape)
     seen = []
-    for (view, _), count, (size1, size2), (strides, y_strides) in launches(x, y):
-        assert y_strides == [0, 0, 0]
-        for n in range(count):
+    for batches in cut_batches(form_of(x), form_of(y)):
+        assert batches.strides[1] == (0, 0, 0)
+        strides, (_, size1, size2) = batches.strides[0], batches.sizes
+        for n in range(batches.matrices):
             outer, middle, inner = n // (size1 * size2), n // size2 % size1, n % size2
-            seen.append(view.storage_offset() + outer * strides[0] + middle * strides[1] + inner * strides[2])
+            seen.append(batches.offsets[0] + outer * strides[0] + middle * strides[1] + inner * strides[2])
     assert sorted(seen) == sorted(x[..., 0, 0].flatten().tolist())
 
 
@@ -44,10 +45,11 @@ def test_batches_merge_only_where_every_operand_allows():
     ],
 )
 def test_order_and_alignment(x, order, align):
-    assert (order_of(x), align_of(x)) == (order, align)
+    assert (form_of(x).order, form_of(x).align) == (order, align)
 
 
 def test_offsets_beyond_31_bits_are_noticed():
-    small, big = torch.zeros(4, 4), torch.empty(2**16, 2**15, device="meta")
+    small, big = form_of(torch.zeros(4, 4)), Form((2**16, 2**15), (2**15, 1), torch.float32, True)
     assert needs_64_bits(small, big)
-    assert not needs_64_bits(small, torch.zeros(1).expand(2**16, 2**15))
+    assert needs_64_bits(small, big.mT)
+    assert not needs_64_bits(small, form_of(torch.zeros(1).expand(2**16, 2**15)))

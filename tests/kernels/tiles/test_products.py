@@ -7,6 +7,8 @@ import torch
 
 from trigemm import reference
 from trigemm.kernels.tiles.gemmt import gemmt, scores
+from trigemm.kernels.tiles.operand import form_of
+from trigemm.kernels.tiles.rows import takes
 from trigemm.kernels.tiles.syrk import syrk
 from trigemm.kernels.tiles.trmm import trmm
 
@@ -19,6 +21,11 @@ ROUNDING = {torch.float32: 3e-7, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 def random(*shape, dtype=torch.float32, device="cpu"):
     return torch.randn(*shape, device=device).to(dtype)
+
+
+def by_rows(a, b, out):
+    """Whether gemmt serves these operands by rows of tiles."""
+    return takes(form_of(a), form_of(b), form_of(out), out.device)
 
 
 def guarded(*shape, dtype, device):
@@ -53,6 +60,33 @@ def test_gemmt(m, n, k, fill, dtype, device):
         expected = reference.gemmt(a, b, alpha=0.5, diagonal=diagonal, fill=NAN if fill is None else fill)
         assert_close(out, expected, 0.5 * (a.double().abs() @ b.double().abs()), dtype)
         assert_guards_untouched(buffer)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fill", [None, 0.5, -math.inf])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 8, 8), (7, 40, 16), (70, 136, 72), (129, 64, 128)])
+def test_gemmt_by_rows(m, n, k, fill, dtype, device):
+    for diagonal in (0, 3, -20, n, -m) if m < 100 or HAS_CUDA else (0, -20):
+        a, b = random(2, m, 1, k, dtype=dtype, device=device).transpose(1, 2), random(n, k, dtype=dtype, device=device).mT
+        b = b.expand(2, 3, k, n)
+        a = a.expand(2, 3, m, k)
+        before = random(2, 3, m, n, dtype=dtype, device=device)
+        out = before.clone()
+        assert by_rows(a, b, out)
+        gemmt(a, b, out, alpha=0.5, diagonal=diagonal, fill=fill, precision="highest")
+        inside = reference.triangle_mask(m, n, "lower", diagonal).to(device)
+        expected = torch.where(inside, reference.gemmt(a, b, alpha=0.5, diagonal=diagonal), before if fill is None else fill)
+        assert_close(out, expected, 0.5 * (a.double().abs() @ b.double().abs()), dtype)
+        assert fill is not None or torch.equal(out[..., ~inside], before[..., ~inside])
+
+
+def test_rows_are_for_what_tma_can_address(device):
+    a, b, out = random(8, 64, device=device), random(64, 8, device=device), random(8, 8, device=device)
+    assert by_rows(a, b.mT.contiguous().mT, out)
+    assert not by_rows(a, b, out)
+    assert not by_rows(a, b.mT.contiguous().mT, random(8, 9, device=device)[:, :8])
+    assert not by_rows(a[:, 1:61], b.mT.contiguous().mT[1:61], out)
+    assert not by_rows(random(8, 256, device=device), random(8, 256, device=device).mT, out)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -113,19 +147,37 @@ def test_packed_scores_read_no_values(device):
     assert_close(out, expected, 0.25 * (q.double().abs() @ k.double().abs().mT), torch.float32)
 
 
-@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1.0, 1e30, 3e36])
 def test_float32_accuracy_does_not_depend_on_magnitude(scale, device):
-    a, b = random(40, 70, device=device) * scale, random(70, 30, device=device) / scale
-    everything = torch.full((40, 30), NAN, device=device)
-    gemmt(a, b, everything, alpha=1.0, diagonal=30, fill=None, precision="highest")
+    a, b = random(40, 70, device=device) * scale, random(70, 32, device=device) / scale
+    everything = torch.full((40, 32), NAN, device=device)
+    gemmt(a, b, everything, alpha=1.0, diagonal=32, fill=None, precision="highest")
     magnitude = a.double().abs() @ b.double().abs()
     assert_close(everything, a.double() @ b.double(), magnitude, torch.float32)
+    short_a, short_b = a[:, :64].contiguous(), b[:64].mT.contiguous().mT
+    assert by_rows(short_a, short_b, everything)
+    gemmt(short_a, short_b, everything, alpha=1.0, diagonal=32, fill=None, precision="highest")
+    assert_close(everything, a[:, :64].double() @ b[:64].double(), magnitude, torch.float32)
     trmm(a, b, everything, alpha=1.0, uplo="lower", diagonal=70, precision="highest")
     assert_close(everything, a.double() @ b.double(), magnitude, torch.float32)
     square = torch.full((40, 40), NAN, device=device)
     a /= scale**0.5
     syrk(a, None, square, alpha=1.0, beta=0.0, uplo="full", precision="highest")
     assert_close(square, reference.syrk(a), reference.syrk(a.abs()), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_infinities_and_nans_go_where_arithmetic_takes_them(dtype, device):
+    a, b = random(40, 64, dtype=dtype, device=device), random(32, 64, dtype=dtype, device=device).mT
+    a[3, 5], a[7, 9], b[5, 11], b[20, 4] = math.inf, NAN, -math.inf, 0.0
+    a[9, 20] = math.inf
+    expected = (a.double() @ b.double()).to(dtype)
+    for operand in (b, b.contiguous()):
+        out = torch.full((40, 32), 7.0, dtype=dtype, device=device)
+        gemmt(a, operand, out, alpha=1.0, diagonal=32, fill=None, precision="highest")
+        finite = expected.isfinite()
+        assert torch.equal(out.isfinite(), finite)
+        torch.testing.assert_close(out[~finite], expected[~finite], equal_nan=True)
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])

@@ -6,7 +6,7 @@ from trigemm.kernels.tiles.schedule import schedule_arguments, tile_of
 from trigemm.triangle import Triangle
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["begin", "first", "slope_rows", "slope_tiles", "columns"])
 def write_tile(out_ptr, numbers_ptr, begin, first, slope_rows, slope_tiles, columns, STEP: tl.constexpr):
     i = tl.program_id(0)
     row, column = tile_of(tl.load(numbers_ptr + i), begin, first, STEP, slope_rows, slope_tiles, columns)

@@ -1,7 +1,9 @@
-"""Tile sizes, warps and pipeline stages of the tile kernels, by dtype and precision."""
+"""Tile sizes, warps and pipeline stages of the tile kernels, by dtype and precision.
+
+Measured on one H200 with the L2 flushed; `benchmarks/tune_tiles.py` measures them again.
+"""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -10,28 +12,42 @@ import torch
 class Config:
     """How a product is cut and computed.
 
-    precision is what `multiply_add` takes; blocks are BM, BN, BK in elements.
+    precision is what `multiply_add` takes; blocks are BM, BN, BK in elements (BK 0: all of K).
     """
 
     precision: str
-    blocks: dict[str, Any]
+    blocks: tuple[int, int, int]
     num_warps: int
     num_stages: int
 
 
-HALF = Config("tf32", {"BM": 128, "BN": 128, "BK": 64}, num_warps=8, num_stages=3)
+HALF = Config("tf32", (128, 128, 64), num_warps=4, num_stages=3)
 FLOAT32 = {
-    "highest": Config("tf32x3", {"BM": 128, "BN": 128, "BK": 32}, num_warps=8, num_stages=3),
-    "high": Config("tf32", {"BM": 128, "BN": 128, "BK": 32}, num_warps=8, num_stages=3),
-    "medium": Config("bfloat16", {"BM": 128, "BN": 128, "BK": 32}, num_warps=8, num_stages=3),
+    "highest": Config("bf16x6", (128, 128, 64), num_warps=8, num_stages=3),
+    "high": Config("bf16x3", (128, 128, 64), num_warps=8, num_stages=3),
+    "medium": Config("bfloat16", (128, 128, 64), num_warps=4, num_stages=2),
+}
+# TF32 products are fast only where the inner dimension of both operands is contiguous.
+TF32 = Config("tf32", (128, 128, 32), num_warps=8, num_stages=3)
+
+ROW_HALF = Config("tf32", (64, 64, 0), num_warps=4, num_stages=3)
+ROW_FLOAT32 = {
+    "highest": Config("bf16x6", (64, 64, 0), num_warps=4, num_stages=2),
+    "high": Config("tf32", (64, 64, 0), num_warps=4, num_stages=2),
+    "medium": Config("bfloat16", (64, 64, 0), num_warps=4, num_stages=2),
 }
 
 
-def product_config(dtype: torch.dtype, precision: str) -> Config:
-    """The configuration for a dtype and a precision of "highest", "high" or "medium" (which concerns float32 alone)."""
-    return FLOAT32[precision] if dtype == torch.float32 else HALF
+def product_config(dtype: torch.dtype, precision: str, *, depth_contiguous: bool) -> Config:
+    """For a product by tiles; `precision` is "highest", "high" or "medium" and concerns float32 alone.
+
+    depth_contiguous says whether the inner dimension of both operands has stride 1.
+    """
+    if dtype != torch.float32:
+        return HALF
+    return TF32 if precision == "high" and depth_contiguous else FLOAT32[precision]
 
 
-def trmm_config(dtype: torch.dtype, precision: str) -> Config:
-    """As `product_config`, for a product whose left operand is triangular."""
-    return product_config(dtype, precision)
+def row_config(dtype: torch.dtype, precision: str) -> Config:
+    """For a product by rows of tiles, with the whole inner dimension in one tile."""
+    return ROW_FLOAT32[precision] if dtype == torch.float32 else ROW_HALF

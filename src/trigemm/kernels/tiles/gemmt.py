@@ -4,22 +4,26 @@ A program computes one live tile, [BM, BN]; the tiles above the diagonal are not
 the dead tiles and do nothing else; with `fill=None` nothing above the diagonal is written.
 """
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from trigemm.kernels.tiles import rows
 from trigemm.kernels.tiles.config import product_config
-from trigemm.kernels.tiles.multiply import load_tile, multiply_add, store_tile, too_small
+from trigemm.kernels.tiles.multiply import cannot_split, load_tile, multiply_add, store_tile
 from trigemm.kernels.tiles.operand import (
-    align_of,
+    Form,
     batch_offset,
-    device_of,
-    launches,
+    cut_batches,
+    form_of,
     needs_64_bits,
-    order_of,
     stride_arguments,
     tile_pointers,
 )
+from trigemm.kernels.tiles.plan import PLANS, Launch, launch_all
 from trigemm.kernels.tiles.schedule import schedule_arguments, tile_of
 from trigemm.triangle import Triangle, ceil_div
 
@@ -63,15 +67,15 @@ def gemmt_kernel(
     b_ptr += batch_offset(batch, size1, size2, b_batch0, b_batch1, b_batch2, B_ALIGN)
 
     acc = tl.zeros([BM, BN], tl.float32)
-    small = 0
+    unsplit = 0
     for k in range(0, tl.cdiv(K, BK)):
         depth = tl.arange(0, BK).to(INDEX) + k * BK
         a = load_tile(a_ptr, rows, depth, M, K, a_row, a_column, A_ORDER, A_ALIGN)  # [BM, BK]
         b = load_tile(b_ptr, depth, columns, K, N, b_row, b_column, B_ORDER, B_ALIGN)  # [BK, BN]
         acc = multiply_add(a, b, acc, PRECISION)
-        if PRECISION == "tf32x3":
-            small |= too_small(a) | too_small(b)
-    if PRECISION == "tf32x3" and small > 0:
+        if PRECISION == "bf16x6":
+            unsplit |= cannot_split(a) | cannot_split(b)
+    if PRECISION == "bf16x6" and unsplit > 0:
         acc = tl.zeros([BM, BN], tl.float32)
         for k in range(0, tl.cdiv(K, 16)):
             depth = tl.arange(0, 16).to(INDEX) + k * 16
@@ -92,31 +96,43 @@ def gemmt_kernel(
             tl.store(pointers, acc.to(c_ptr.dtype.element_ty), mask=in_triangle & in_matrix)
 
 
+@lru_cache(PLANS)
+def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, has_fill: bool, precision: str) -> tuple[Launch, ...]:
+    """One program a live tile, and one a dead tile where there is a fill."""
+    m, n, k = *c.shape[-2:], a.shape[-1]
+    config = product_config(a.dtype, precision, depth_contiguous=a.stride[-1] == b.stride[-2] == 1)
+    bm, bn, bk = config.blocks
+    whole = ceil_div(m, bm) * bm if has_fill else m
+    live = Triangle(whole, n, "lower", diagonal).tiles(bm, bn)
+    dead = live.dead if has_fill else None
+    tiles = len(live) + (len(dead) if dead else 0)
+    return tuple(
+        Launch(
+            gemmt_kernel,
+            batches.matrices * tiles,
+            (
+                diagonal, m, n, k, len(live), tiles, *schedule_arguments(live), *schedule_arguments(dead or live),
+                *batches.sizes[1:], *stride_arguments((a, b, c), batches),
+                a.order, a.align, b.order, b.align, c.order, c.align,
+                has_fill, config.precision, tl.int64 if needs_64_bits(a, b, c) else tl.int32, bm, bn, bk,
+            ),
+            offsets=batches.offsets,
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+        )
+        for batches in cut_batches(a, b, c)
+        if tiles
+    )  # fmt: skip
+
+
 def gemmt(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str) -> None:
-    """Launch one program a live tile, and one a dead tile where there is a fill."""
-    m, n, k = *out.shape[-2:], a.shape[-1]
+    """By rows of tiles where the inner dimension is short and TMA can serve, else tile by tile."""
     if out.numel() == 0:
         return
-    config = product_config(a.dtype, precision)
-    bm, bn = config.blocks["BM"], config.blocks["BN"]
-    rows = m if fill is None else ceil_div(m, bm) * bm
-    live = Triangle(rows, n, "lower", diagonal).tiles(bm, bn)
-    dead = None if fill is None else live.dead
-    tiles = len(live) + (len(dead) if dead else 0)
-    if tiles == 0:
-        return
-    a_align, b_align, c_align = align_of(a), align_of(b), align_of(out)
-    with device_of(out):
-        for (a_, b_, c_), count, sizes, (a_batch, b_batch, c_batch) in launches(a, b, out):
-            gemmt_kernel[(count * tiles,)](
-                a_, b_, c_, alpha, 0.0 if fill is None else fill, diagonal, m, n, k,
-                len(live), tiles, *schedule_arguments(live), *schedule_arguments(dead or live), *sizes,
-                *stride_arguments(a_, a_batch, a_align), *stride_arguments(b_, b_batch, b_align),
-                *stride_arguments(c_, c_batch, c_align),
-                order_of(a), a_align, order_of(b), b_align, order_of(out), c_align,
-                fill is not None, config.precision, tl.int64 if needs_64_bits(a, b, out) else tl.int32,
-                **config.blocks, num_warps=config.num_warps, num_stages=config.num_stages,
-            )  # fmt: skip
+    m, n = out.shape[-2:]
+    key = form_of(a), form_of(b), form_of(out), out.device, max(-m, min(n, diagonal)), fill is not None, precision
+    plan = rows.plan if rows.takes(*key[:4]) else _plan
+    launch_all(plan(*key), (a, b, out), alpha, 0.0 if fill is None else fill)
 
 
 def scores(qkv: Tensor, out: Tensor, *, scale: float, fill: float | None, precision: str) -> None:

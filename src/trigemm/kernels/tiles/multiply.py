@@ -1,8 +1,9 @@
 """Loads, products and stores of tiles: the inner part that all tile kernels share.
 
-float32 products are made on tensor cores from parts of 10 mantissa bits ("tf32x3": three products of a high and a low
-part), which is as accurate as a float32 product as long as the low parts are normal numbers. `too_small` finds operands
-for which they are not; a tile that meets one is computed again without tensor cores.
+float32 products are made on tensor cores. "bf16x6" cuts a float32 into three bfloat16 parts that together hold all of its
+bits, and adds the six products that matter: as accurate as a float32 product as long as each part is a normal number.
+`cannot_split` finds operands for which they are not; a tile that meets one is computed again without tensor cores
+("ieee").
 """
 
 import triton
@@ -10,9 +11,12 @@ import triton.language as tl
 
 from trigemm.kernels.tiles.operand import tile_pointers
 
-# Below this magnitude the low part of a float32 (2^-11 of it, with 10 bits of its own) comes near the end of the
-# exponent's range.
+# The last part of a float32 is up to 2^-24 of it and needs 8 bits of its own; the first may be rounded up.
 SMALLEST_SPLIT = tl.constexpr(2.0**-100)
+LARGEST_SPLIT = tl.constexpr(2.0**126)
+
+# The interpreter computes every float32 product in float32, and does not know the names of the split ones.
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.jit
@@ -40,18 +44,18 @@ def load_triangle(
 
 @triton.jit
 def multiply_add(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a @ b in float32. PRECISION: "tf32x3", "tf32", "ieee", or "bfloat16", which rounds the operands first."""
+    """acc + a @ b in float32. PRECISION: "bf16x6", "bf16x3", "tf32", "ieee"; or "bfloat16", which rounds the operands."""
     if PRECISION == "bfloat16":
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
     else:
-        return tl.dot(a, b, acc, input_precision=PRECISION)
+        return tl.dot(a, b, acc, input_precision="ieee" if INTERPRETED else PRECISION)
 
 
 @triton.jit
-def too_small(x):
-    """1 if some element is not zero and too small to be split, else 0."""
+def cannot_split(x):
+    """1 if some element of a tile, zero apart, is too small or too large to be split, else 0."""
     size = tl.abs(x)
-    return tl.max(tl.max(((size < SMALLEST_SPLIT) & (size > 0)).to(tl.int32), 1), 0)
+    return tl.max(tl.max((((size < SMALLEST_SPLIT) & (size > 0)) | (size > LARGEST_SPLIT)).to(tl.int32), 1), 0)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ Batch dimensions of any number are merged where strides allow; up to three go in
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import triton
@@ -41,27 +41,49 @@ def tile_pointers(ptr, rows, columns, stride_row, stride_column, ORDER: tl.const
         return ptr + rows[:, None] * stride_row + columns[None, :] * stride_column
 
 
-def order_of(x: Tensor) -> str:
-    """Which matrix dimension of `x` is contiguous: "row" (the last), "column" (the one before), or "none"."""
-    if x.stride(-1) == 1:
-        return "row"
-    return "column" if x.stride(-2) == 1 else "none"
+class Form(NamedTuple):
+    """What a launch needs to know of an operand beside its address: a key for plans."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    aligned: bool  # the address is a multiple of 16 bytes
+
+    @property
+    def mT(self) -> "Form":
+        """The form of the transposed matrices."""
+        shape, stride = self.shape, self.stride
+        return self._replace(shape=(*shape[:-2], shape[-1], shape[-2]), stride=(*stride[:-2], stride[-1], stride[-2]))
+
+    @property
+    def vector(self) -> int:
+        """16 bytes in elements."""
+        return VECTOR_BYTES // self.dtype.itemsize
+
+    @property
+    def order(self) -> str:
+        """Which matrix dimension is contiguous: "row" (the last), "column" (the one before), or "none"."""
+        if self.stride[-1] == 1:
+            return "row"
+        return "column" if self.stride[-2] == 1 else "none"
+
+    @property
+    def align(self) -> int:
+        """16 bytes in elements if every row (or column) starts and ends at a multiple of 16 bytes, else 1."""
+        inner = len(self.shape) - (1 if self.order == "row" else 2)
+        lengths = [n for dim, n in enumerate(self.stride) if self.shape[dim] > 1 and dim != inner]
+        whole = self.order != "none" and self.aligned and not any(n % self.vector for n in [*lengths, self.shape[inner]])
+        return self.vector if whole else 1
 
 
-def align_of(x: Tensor) -> int:
-    """16 bytes in elements if every row (or column) of `x` starts and ends at a multiple of 16 bytes, else 1."""
-    vector = VECTOR_BYTES // x.element_size()
-    order = order_of(x)
-    inner = -1 if order == "row" else -2
-    lengths = [stride for dim, stride in enumerate(x.stride()) if x.shape[dim] > 1 and dim != x.dim() + inner]
-    lengths.append(x.shape[inner])
-    return vector if order != "none" and x.data_ptr() % VECTOR_BYTES == 0 and not any(n % vector for n in lengths) else 1
+def form_of(x: Tensor) -> Form:
+    return Form(tuple(x.shape), x.stride(), x.dtype, x.data_ptr() % VECTOR_BYTES == 0)
 
 
-def needs_64_bits(*operands: Tensor) -> bool:
+def needs_64_bits(*forms: Form) -> bool:
     """Whether an offset inside one matrix of some operand can exceed 31 bits, with room for a tile beyond the border."""
     border = 256
-    return any((x.shape[-2] + border) * x.stride(-2) + (x.shape[-1] + border) * x.stride(-1) >= 2**31 for x in operands)
+    return any((x.shape[-2] + border) * x.stride[-2] + (x.shape[-1] + border) * x.stride[-1] >= 2**31 for x in forms)
 
 
 def merge_batches(batch: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
@@ -88,35 +110,35 @@ def merge_batches(batch: Sequence[int], strides: Sequence[Sequence[int]]) -> tup
     return sizes, merged
 
 
-def launches(*operands: Tensor) -> Iterator[tuple[list[Tensor], int, list[int], list[list[int]]]]:
-    """Cut a batched problem into launches of at most three batch dimensions.
+class Batches(NamedTuple):
+    """The matrices of one launch: where they start, how many there are, and how they lie, in three batch dimensions."""
 
-    Yields operands (views whose first elements start the launch), the number of matrices, the sizes of the two inner batch
-    dimensions, and three batch strides an operand.
-    """
-    sizes, strides = merge_batches(operands[0].shape[:-2], [x.stride()[:-2] for x in operands])
+    offsets: tuple[int, ...]  # per operand, in elements
+    sizes: tuple[int, int, int]
+    strides: tuple[tuple[int, int, int], ...]  # per operand
+
+    @property
+    def matrices(self) -> int:
+        """How many there are."""
+        return self.sizes[0] * self.sizes[1] * self.sizes[2]
+
+
+def cut_batches(*forms: Form) -> Iterator[Batches]:
+    """Cut a batched problem into launches of at most three batch dimensions."""
+    sizes, strides = merge_batches(forms[0].shape[:-2], [x.stride[:-2] for x in forms])
     cut = max(0, len(sizes) - BATCH_DIMS)
-    padding = max(0, BATCH_DIMS - len(sizes))
-    inner = [1] * padding + sizes[cut:]
-    inner_strides = [[0] * padding + s[cut:] for s in strides]
-    count = inner[0] * inner[1] * inner[2]
+    padding = [0] * max(0, BATCH_DIMS - len(sizes))
+    outer, middle, inner = [1 for _ in padding] + sizes[cut:]
+    inner_strides = tuple((s[0], s[1], s[2]) for s in (padding + s[cut:] for s in strides))
     for index in product(*map(range, sizes[:cut])):
-        views = [
-            x.as_strided(
-                x.shape[-2:],
-                x.stride()[-2:],
-                x.storage_offset() + sum(i * stride for i, stride in zip(index, s, strict=False)),
-            )
-            for x, s in zip(operands, strides, strict=True)
-        ]
-        yield views, count, inner[1:], inner_strides
+        offsets = tuple(sum(i * stride for i, stride in zip(index, s, strict=False)) for s in strides)
+        yield Batches(offsets, (outer, middle, inner), inner_strides)
 
 
-def stride_arguments(x: Tensor, batch: Sequence[int], align: int) -> tuple[int, ...]:
-    """Batch strides, row stride and column stride of an operand in units of `align` elements (a unit stride has no use)."""
-    return tuple(stride // align for stride in (*batch, x.stride(-2), x.stride(-1)))
-
-
-def device_of(x: Tensor) -> Any:
-    """A context in which kernels go to the device of `x` (nothing to do on the CPU, where the interpreter runs them)."""
-    return torch.cuda.device(x.device) if x.is_cuda else torch.no_grad()
+def stride_arguments(forms: Sequence[Form], batches: Batches) -> list[int]:
+    """For each operand, batch strides, row and column stride in units of its ALIGN elements (a unit stride has no use)."""
+    return [
+        stride // form.align
+        for form, batch in zip(forms, batches.strides, strict=True)
+        for stride in (*batch, form.stride[-2], form.stride[-1])
+    ]

@@ -5,13 +5,17 @@ uplo="lower" the mirror image is written as zeros. Every entry of the result is 
 the bit.
 """
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from trigemm.kernels.tiles.config import product_config
-from trigemm.kernels.tiles.multiply import load_tile, load_triangle, multiply_add, store_tile, too_small
-from trigemm.kernels.tiles.operand import align_of, batch_offset, device_of, launches, needs_64_bits, order_of, stride_arguments
+from trigemm.kernels.tiles.multiply import cannot_split, load_tile, load_triangle, multiply_add, store_tile
+from trigemm.kernels.tiles.operand import Form, batch_offset, cut_batches, form_of, needs_64_bits, stride_arguments
+from trigemm.kernels.tiles.plan import PLANS, Launch, launch_all
 from trigemm.kernels.tiles.schedule import schedule_arguments, tile_of
 from trigemm.triangle import Triangle
 
@@ -39,15 +43,15 @@ def syrk_kernel(
     columns = (tile_column * B).to(INDEX) + tl.arange(0, B)  # [B]
 
     acc = tl.zeros([B, B], tl.float32)
-    small = 0
+    unsplit = 0
     for k in range(0, tl.cdiv(K, BK)):
         depth = tl.arange(0, BK).to(INDEX) + k * BK
         left = load_tile(a_ptr, rows, depth, N, K, a_row, a_column, A_ORDER, A_ALIGN)  # [B, BK]
         right = load_tile(a_ptr, depth, columns, K, N, a_column, a_row, TRANSPOSED_ORDER, A_ALIGN)  # [BK, B]
         acc = multiply_add(left, right, acc, PRECISION)
-        if PRECISION == "tf32x3":
-            small |= too_small(left) | too_small(right)
-    if PRECISION == "tf32x3" and small > 0:
+        if PRECISION == "bf16x6":
+            unsplit |= cannot_split(left) | cannot_split(right)
+    if PRECISION == "bf16x6" and unsplit > 0:
         acc = tl.zeros([B, B], tl.float32)
         for k in range(0, tl.cdiv(K, 16)):
             depth = tl.arange(0, 16).to(INDEX) + k * 16
@@ -80,23 +84,35 @@ def syrk_kernel(
         store_tile(out_ptr, above, columns, rows, N, N, out_row, out_column, OUT_ORDER, OUT_ALIGN)
 
 
-def syrk(a: Tensor, c: Tensor | None, out: Tensor, *, alpha: float, beta: float, uplo: str, precision: str) -> None:
-    """Launch one program a live tile of the lower triangle."""
+@lru_cache(PLANS)
+def _plan(a: Form, c: Form, out: Form, device: torch.device, has_c: bool, uplo: str, precision: str) -> tuple[Launch, ...]:
+    """One program a live tile of the lower triangle."""
     n, k = a.shape[-2:]
+    config = product_config(a.dtype, precision, depth_contiguous=a.stride[-1] == 1)
+    block, _, bk = config.blocks
+    schedule = Triangle(n, n).tiles(block, block)
+    return tuple(
+        Launch(
+            syrk_kernel,
+            batches.matrices * len(schedule),
+            (
+                n, k, len(schedule), *schedule_arguments(schedule), *batches.sizes[1:],
+                *stride_arguments((a, c, out), batches),
+                a.order, a.mT.order, a.align, c.order, c.align, out.order, out.align,
+                has_c, uplo == "full", config.precision, tl.int64 if needs_64_bits(a, c, out) else tl.int32, block, bk,
+            ),
+            offsets=batches.offsets,
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+        )
+        for batches in cut_batches(a, c, out)
+    )  # fmt: skip
+
+
+def syrk(a: Tensor, c: Tensor | None, out: Tensor, *, alpha: float, beta: float, uplo: str, precision: str) -> None:
+    """alpha * a @ aᵀ + beta * c into `out`."""
     if out.numel() == 0:
         return
-    config = product_config(a.dtype, precision)
-    block = min(config.blocks["BM"], config.blocks["BN"])
-    schedule = Triangle(n, n).tiles(block, block)
-    read_c = out if c is None else c
-    a_align, c_align, out_align = align_of(a), align_of(read_c), align_of(out)
-    with device_of(out):
-        for (a_, c_, out_), count, sizes, (a_batch, c_batch, out_batch) in launches(a, read_c, out):
-            syrk_kernel[(count * len(schedule),)](
-                a_, c_, out_, alpha, beta, n, k, len(schedule), *schedule_arguments(schedule), *sizes,
-                *stride_arguments(a_, a_batch, a_align), *stride_arguments(c_, c_batch, c_align),
-                *stride_arguments(out_, out_batch, out_align),
-                order_of(a), order_of(a.mT), a_align, order_of(read_c), c_align, order_of(out), out_align,
-                c is not None, uplo == "full", config.precision, tl.int64 if needs_64_bits(a, read_c, out) else tl.int32,
-                block, config.blocks["BK"], num_warps=config.num_warps, num_stages=config.num_stages,
-            )  # fmt: skip
+    tensors = (a, out if c is None else c, out)
+    plan = _plan(*map(form_of, tensors), out.device, c is not None, uplo, precision)
+    launch_all(plan, tensors, alpha, beta)

@@ -5,13 +5,17 @@ inside, then those that the diagonal crosses, whose other half is masked out of 
 that the last programs are short.
 """
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from trigemm.kernels.tiles.config import trmm_config
-from trigemm.kernels.tiles.multiply import load_tile, load_triangle, multiply_add, store_tile, too_small
-from trigemm.kernels.tiles.operand import align_of, batch_offset, device_of, launches, needs_64_bits, order_of, stride_arguments
+from trigemm.kernels.tiles.config import product_config
+from trigemm.kernels.tiles.multiply import cannot_split, load_tile, load_triangle, multiply_add, store_tile
+from trigemm.kernels.tiles.operand import Form, batch_offset, cut_batches, form_of, needs_64_bits, stride_arguments
+from trigemm.kernels.tiles.plan import PLANS, Launch, launch_all
 from trigemm.triangle import ceil_div
 
 SCALARS = ["alpha", "diagonal", "M", "N", "K", "batches", "size1", "size2"]
@@ -20,7 +24,7 @@ STRIDES = [f"{x}_{name}" for x in "abc" for name in ("batch0", "batch1", "batch2
 
 @triton.jit
 def add_tiles(
-    acc, small, a_ptr, b_ptr, rows, columns, begin, end, diagonal, M, N, K, a_row, a_column, b_row, b_column,
+    acc, unsplit, a_ptr, b_ptr, rows, columns, begin, end, diagonal, M, N, K, a_row, a_column, b_row, b_column,
     A_ORDER: tl.constexpr, A_ALIGN: tl.constexpr, B_ORDER: tl.constexpr, B_ALIGN: tl.constexpr,
     LOWER: tl.constexpr, CROSSED: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -33,9 +37,9 @@ def add_tiles(
             a = load_tile(a_ptr, rows, depth, M, K, a_row, a_column, A_ORDER, A_ALIGN)
         b = load_tile(b_ptr, depth, columns, K, N, b_row, b_column, B_ORDER, B_ALIGN)  # [BK, BN]
         acc = multiply_add(a, b, acc, PRECISION)
-        if PRECISION == "tf32x3":
-            small |= too_small(a) | too_small(b)
-    return acc, small
+        if PRECISION == "bf16x6":
+            unsplit |= cannot_split(a) | cannot_split(b)
+    return acc, unsplit
 
 
 @triton.jit(do_not_specialize=[*SCALARS, *STRIDES])
@@ -79,40 +83,54 @@ def trmm_kernel(
         inside_end = tl.cdiv(K, BK).to(tl.int64)
 
     acc = tl.zeros([BM, BN], tl.float32)
-    small = 0
-    acc, small = add_tiles(
-        acc, small, a_ptr, b_ptr, rows, columns, inside_begin.to(tl.int32), inside_end.to(tl.int32), diagonal, M, N, K,
+    unsplit = 0
+    acc, unsplit = add_tiles(
+        acc, unsplit, a_ptr, b_ptr, rows, columns, inside_begin.to(tl.int32), inside_end.to(tl.int32), diagonal, M, N, K,
         a_row, a_column, b_row, b_column, A_ORDER, A_ALIGN, B_ORDER, B_ALIGN, LOWER, False, PRECISION, INDEX, BK,
     )  # fmt: skip
-    acc, small = add_tiles(
-        acc, small, a_ptr, b_ptr, rows, columns, crossed_begin.to(tl.int32), crossed_end.to(tl.int32), diagonal, M, N, K,
+    acc, unsplit = add_tiles(
+        acc, unsplit, a_ptr, b_ptr, rows, columns, crossed_begin.to(tl.int32), crossed_end.to(tl.int32), diagonal, M, N, K,
         a_row, a_column, b_row, b_column, A_ORDER, A_ALIGN, B_ORDER, B_ALIGN, LOWER, True, PRECISION, INDEX, BK,
     )  # fmt: skip
-    if PRECISION == "tf32x3" and small > 0:
+    if PRECISION == "bf16x6" and unsplit > 0:
         first = tl.minimum(inside_begin, crossed_begin).to(tl.int32) * (BK // 16)
         last = tl.maximum(inside_end, crossed_end).to(tl.int32) * (BK // 16)
-        acc, small = add_tiles(
-            tl.zeros([BM, BN], tl.float32), small, a_ptr, b_ptr, rows, columns, first, last, diagonal, M, N, K,
+        acc, unsplit = add_tiles(
+            tl.zeros([BM, BN], tl.float32), unsplit, a_ptr, b_ptr, rows, columns, first, last, diagonal, M, N, K,
             a_row, a_column, b_row, b_column, A_ORDER, A_ALIGN, B_ORDER, B_ALIGN, LOWER, True, "ieee", INDEX, 16,
         )  # fmt: skip
     store_tile(c_ptr, acc * alpha, rows, columns, M, N, c_row, c_column, C_ORDER, C_ALIGN)
 
 
+@lru_cache(PLANS)
+def _plan(a: Form, b: Form, c: Form, device: torch.device, uplo: str, diagonal: int, precision: str) -> tuple[Launch, ...]:
+    """One program an output tile."""
+    m, n, k = *c.shape[-2:], a.shape[-1]
+    config = product_config(a.dtype, precision, depth_contiguous=a.stride[-1] == b.stride[-2] == 1)
+    bm, bn, bk = config.blocks
+    tiles = ceil_div(m, bm) * ceil_div(n, bn)
+    return tuple(
+        Launch(
+            trmm_kernel,
+            batches.matrices * tiles,
+            (
+                diagonal, m, n, k, batches.matrices, *batches.sizes[1:],
+                *stride_arguments((a, b, c), batches),
+                a.order, a.align, b.order, b.align, c.order, c.align,
+                uplo == "lower", config.precision, tl.int64 if needs_64_bits(a, b, c) else tl.int32, bm, bn, bk,
+            ),
+            offsets=batches.offsets,
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+        )
+        for batches in cut_batches(a, b, c)
+    )  # fmt: skip
+
+
 def trmm(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, uplo: str, diagonal: int, precision: str) -> None:
-    """Launch one program an output tile."""
-    m, n, k = *out.shape[-2:], a.shape[-1]
+    """alpha * tri(a) @ b into `out`."""
     if out.numel() == 0:
         return
-    config = trmm_config(a.dtype, precision)
-    tiles = ceil_div(m, config.blocks["BM"]) * ceil_div(n, config.blocks["BN"])
-    a_align, b_align, c_align = align_of(a), align_of(b), align_of(out)
-    with device_of(out):
-        for (a_, b_, c_), count, sizes, (a_batch, b_batch, c_batch) in launches(a, b, out):
-            trmm_kernel[(count * tiles,)](
-                a_, b_, c_, alpha, diagonal, m, n, k, count, *sizes,
-                *stride_arguments(a_, a_batch, a_align), *stride_arguments(b_, b_batch, b_align),
-                *stride_arguments(c_, c_batch, c_align),
-                order_of(a), a_align, order_of(b), b_align, order_of(out), c_align,
-                uplo == "lower", config.precision, tl.int64 if needs_64_bits(a, b, out) else tl.int32,
-                **config.blocks, num_warps=config.num_warps, num_stages=config.num_stages,
-            )  # fmt: skip
+    diagonal = max(-a.shape[-2], min(a.shape[-1], diagonal))
+    plan = _plan(form_of(a), form_of(b), form_of(out), out.device, uplo, diagonal, precision)
+    launch_all(plan, (a, b, out), alpha)
