@@ -126,7 +126,7 @@ def test_underflow_costs_half_the_smallest_number():
 
 def test_the_floor_is_lower_where_a_maximum_means_something():
     few, many = (budget.floor(SINGLE, "highest", 64, entries) for entries in (10, 100_000))
-    assert few == 4 * many
+    assert few > 4 * many
     assert many < 2.0**-23
     assert budget.floor(SINGLE, "highest", 64, 10) < budget.floor(SINGLE, "high", 64, 10) < budget.floor(SINGLE, "medium", 64, 10)
     assert budget.floor(torch.float64, "highest", 64, 10) < 1e-14

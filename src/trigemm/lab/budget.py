@@ -25,7 +25,7 @@ from trigemm import reference
 # Unit roundoff: the largest relative error of one rounding.
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 TF32_UNIT = 2.0**-11
-FEW_ENTRIES = 4096
+FEW_ENTRIES = 2**16
 
 
 def smallest(dtype: torch.dtype) -> float:
@@ -156,15 +156,16 @@ def baseline_error(value: Tensor, expected: Tensor, magnitude: Tensor, underflow
 def floor(dtype: torch.dtype, precision: str, depth: int, entries: int) -> float:
     """The least relative error that torch is taken to have.
 
-    A few roundings' worth where the entries are too few for their maximum to mean anything, and a quarter of that where they
-    are not: there are data for which torch's product happens to be exact. In float64, what random roundings in sums of `depth`
-    terms reach.
+    For few entries, what random roundings in sums of `depth` terms come to, beside the rounding of the operands or the result:
+    their own maximum means little. For many, half a rounding: there are data for which torch's product happens to be exact. In
+    float64 the referee's sums are as wrong as those that it judges.
     """
     if dtype == torch.float64:
-        return UNIT[dtype] * (2 + math.sqrt(depth))
-    roundings = UNIT[torch.float32] * (2 + math.sqrt(depth) / 2)
+        return UNIT[dtype] * (2 + 2 * math.sqrt(depth))
+    few = entries < FEW_ENTRIES
+    once = 0.0
     if dtype != torch.float32:
-        roundings += UNIT[dtype]
+        once = UNIT[dtype]
     elif precision != "highest":
-        roundings += 2 * (TF32_UNIT if precision == "high" else UNIT[torch.bfloat16])
-    return roundings if entries < FEW_ENTRIES else roundings / 4
+        once = 2 * (TF32_UNIT if precision == "high" else UNIT[torch.bfloat16])
+    return UNIT[torch.float32] * (2 + math.sqrt(depth)) + once if few else UNIT[torch.float32] / 2 + once / 4

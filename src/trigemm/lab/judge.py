@@ -24,7 +24,9 @@ from trigemm.lab.operands import bits, triangle
 from trigemm.triangle import Triangle, Uplo
 
 CHUNK = 2**20  # entries that are computed at a time, unless one matrix has more
-BLOCK = 2**17  # entries that are compared at a time
+# Entries that are compared at a time on the CPU: as many as stay in a cache, and as torch leaves to one thread. An operation on
+# several threads waits for the slowest where other programs keep the cores busy.
+BLOCK = 2**15
 
 Index = tuple[int, ...]
 
@@ -175,7 +177,7 @@ class Judge:
         if value.numel() == 0:
             return
         inside = None if self.part_of is None else triangle(rows, columns, self.part_of.uplo, self.part_of.diagonal, value.device)
-        height = max(1, BLOCK // (math.prod(batch) * columns))
+        height = rows if value.is_cuda else max(1, BLOCK // (math.prod(batch) * columns))
         for top in range(0, rows, height):
             bottom = min(rows, top + height)
             live = range(columns)
