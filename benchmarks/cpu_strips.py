@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_strips.py [--seconds 3] [--only NAME]
 
-All variants write into outputs that exist already (but for "fresh"), take turns, and rest 20 ms before each turn, so that no
+All variants write into one output that exists already (but for "fresh"), take turns, and rest 20 ms before each turn, so that no
 thread pool still spins in another one's time. Times are medians in milliseconds. `speedup` is the faster full product's time over
 that of the strips.
 """
@@ -41,10 +41,10 @@ def medians(variants: Variants, seconds: float) -> dict[str, float]:
 
 def gemmt_case(batch: int, t: int, depth: int, fill: float | None = None, alpha: float = 1.0) -> Variants:
     a, b = torch.randn(batch, t, depth), torch.randn(batch, t, depth).mT
-    full, out = torch.empty(batch, t, t), torch.empty(batch, t, t)
+    out = torch.empty(batch, t, t)
     return {
-        "numpy": lambda: numpy.matmul(a.numpy(), b.numpy(), out=full.numpy()),
-        "torch": lambda: torch.bmm(a, b, out=full),
+        "numpy": lambda: numpy.matmul(a.numpy(), b.numpy(), out=out.numpy()),
+        "torch": lambda: torch.bmm(a, b, out=out),
         "strips": lambda: gemmt(a, b, out, alpha=alpha, diagonal=0, fill=fill, precision="highest"),
     }
 
@@ -61,7 +61,8 @@ def fresh_case(batch: int, t: int, depth: int) -> Variants:
 def reference_case(permuted: bool) -> Variants:
     batch, t, heads, size = 8, 1024, 12, 64
     qkv = torch.randn(batch, t, 3, heads, size)
-    full, out = torch.empty(batch * heads, t, t), torch.empty(batch, heads, t, t)
+    out = torch.empty(batch, heads, t, t)
+    full = out.view(batch * heads, t, t)
     copied = qkv.permute(2, 0, 3, 1, 4).contiguous()
 
     def operands() -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,20 +82,20 @@ def reference_case(permuted: bool) -> Variants:
 
 def trmm_case(batch: int, t: int, columns: int) -> Variants:
     a, b = torch.rand(batch, t, t).tril(), torch.randn(batch, t, columns)
-    full, out = torch.empty(batch, t, columns), torch.empty(batch, t, columns)
+    out = torch.empty(batch, t, columns)
     return {
-        "numpy": lambda: numpy.matmul(a.numpy(), b.numpy(), out=full.numpy()),
-        "torch": lambda: torch.bmm(a, b, out=full),
+        "numpy": lambda: numpy.matmul(a.numpy(), b.numpy(), out=out.numpy()),
+        "torch": lambda: torch.bmm(a, b, out=out),
         "strips": lambda: trmm(a, b, out, alpha=1.0, uplo="lower", diagonal=0, precision="highest"),
     }
 
 
 def syrk_case(t: int, depth: int, uplo: str) -> Variants:
     a = torch.randn(t, depth)
-    full, out = torch.empty(t, t), torch.empty(t, t)
+    out = torch.empty(t, t)
     variants: Variants = {
-        "numpy": lambda: numpy.matmul(a.numpy(), a.numpy().T, out=full.numpy()),
-        "torch": lambda: torch.mm(a, a.mT, out=full),
+        "numpy": lambda: numpy.matmul(a.numpy(), a.numpy().T, out=out.numpy()),
+        "torch": lambda: torch.mm(a, a.mT, out=out),
         "strips": lambda: syrk(a, None, out, alpha=1.0, beta=0.0, uplo=uplo, precision="highest"),
     }
     try:

@@ -13,18 +13,21 @@ from trigemm.kernels.strips.geometry import blocks, strips
 from trigemm.kernels.strips.product import array, groups, multiply, operand, scaled, store, takes_sums
 from trigemm.triangle import Triangle
 
-GROUP = 64
+GROUP = 16
 """Matrices that go through their strips together, so that what one strip read is still in cache for the next."""
 
+GROUP_ENTRIES = 2**22
+"""Entries of the output that a larger group of small matrices may have."""
 
-def strip_heights(batch: int, rows: int, columns: int, depth: int) -> tuple[int, ...]:
-    """Heights of strips, outer and inner: a strip must save more work than its calls cost (about 20 us)."""
-    work = batch * columns * depth
+
+def strip_heights(matrices: int, rows: int, columns: int, depth: int) -> tuple[int, ...]:
+    """Heights of strips, outer and inner, for matrices that go together; a strip must save more work than its calls cost."""
+    work = matrices * columns * depth
     if work < 2**15:
         return (max(1, rows),)
     if work < 2**17:
         return (256,)
-    return (512 if depth >= 512 else 256, 64)
+    return (512 if depth >= 512 else 256, 32 if matrices >= 2 * GROUP else 64)
 
 
 @numpy.errstate(all="ignore")
@@ -35,9 +38,9 @@ def triangle_product(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: 
     a, b = operand(a), operand(b)
     *batch, rows, depth = a.shape
     columns = b.shape[-1]
-    heights = strip_heights(prod(batch), rows, columns, depth)
     direct = takes_sums(out)
-    limit = GROUP if direct else max(1, min(GROUP, 2**21 // max(1, heights[0] * columns)))
+    limit = max(GROUP, GROUP_ENTRIES // (rows * columns)) if direct else max(1, GROUP_ENTRIES // (256 * columns))
+    heights = strip_heights(min(limit, prod(batch)), rows, columns, depth)
     for a_part, b_part, out_part in groups(limit, a, b, out):
         left, right = array(a_part), array(b_part)
         left, factor = scaled(left, alpha, right) if 4 * depth <= columns else (left, alpha)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from trigemm.triangle import Triangle
 
@@ -61,22 +62,23 @@ def strips(triangle: Triangle, height: int) -> Iterator[Strip]:
         yield Strip(slice(top, bottom), whole, jagged, rest, inside)
 
 
-def blocks(triangle: Triangle, heights: tuple[int, ...]) -> Iterator[Block]:
+@lru_cache(maxsize=64)
+def blocks(triangle: Triangle, heights: tuple[int, ...]) -> tuple[Block, ...]:
     """Disjoint blocks that cover the triangle: strips of the first height, their jagged parts in strips of the next, and so on.
 
     >>> [(b.rows, b.columns, b.inside is None) for b in blocks(Triangle(32, 32), (16,))]
     [(slice(0, 16, None), slice(0, 16, None), False), (slice(16, 32, None), slice(0, 16, None), True), \
 (slice(16, 32, None), slice(16, 32, None), False)]
     """
+    found = []
     for strip in strips(triangle, heights[0]):
         if length(strip.whole):
-            yield Block(strip.rows, strip.whole, None)
-        if length(strip.jagged) == 0:
-            continue
-        if len(heights) == 1:
-            yield Block(strip.rows, strip.jagged, strip.inside)
-            continue
-        top, left = strip.rows.start, strip.jagged.start
-        for block in blocks(strip.inside, heights[1:]):
-            rows = slice(block.rows.start + top, block.rows.stop + top)
-            yield Block(rows, slice(block.columns.start + left, block.columns.stop + left), block.inside)
+            found.append(Block(strip.rows, strip.whole, None))
+        if length(strip.jagged) and len(heights) == 1:
+            found.append(Block(strip.rows, strip.jagged, strip.inside))
+        elif length(strip.jagged):
+            top, left = strip.rows.start, strip.jagged.start
+            for block in blocks(strip.inside, heights[1:]):
+                rows = slice(block.rows.start + top, block.rows.stop + top)
+                found.append(Block(rows, slice(block.columns.start + left, block.columns.stop + left), block.inside))
+    return tuple(found)

@@ -14,10 +14,14 @@ import numpy
 import torch
 from torch import Tensor
 
+from trigemm.kernels.strips.scratch import scratch
 from trigemm.triangle import Triangle
 
 Array = Any
 """A numpy.ndarray that shares a CPU tensor's memory, or a tensor of another device; both are sliced alike."""
+
+ROW_BATCH = 128
+"""From so many matrices on, a triangle is stored row by row: faster then than through a mask."""
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -74,17 +78,20 @@ def _piece(a: Array, b: Array) -> int:
 
 
 def multiply(a: Array, b: Array, out: Array | None = None, alpha: float = 1.0) -> Array:
-    """alpha * a @ b, into `out` where one is given."""
+    """alpha * a @ b, into `out` where one is given; else the result may be overwritten by the next call."""
     if isinstance(a, numpy.ndarray):
+        shape = (*a.shape[:-1], b.shape[-1])
+        out = scratch("product", shape, a.dtype) if out is None else out
         piece = _piece(a, b)
-        result = numpy.matmul(a[..., :piece], b[..., :piece, :], out=out)
+        numpy.matmul(a[..., :piece], b[..., :piece, :], out=out)
         for begin in range(piece, a.shape[-1], piece):
-            result += numpy.matmul(a[..., begin : begin + piece], b[..., begin : begin + piece, :])
+            term = scratch("term", shape, a.dtype)
+            out += numpy.matmul(a[..., begin : begin + piece], b[..., begin : begin + piece, :], out=term)
     else:
-        result = torch.matmul(a, b, out=out)
+        out = torch.matmul(a, b, out=out)
     if alpha != 1.0:
-        result *= alpha
-    return result
+        out *= alpha
+    return out
 
 
 @lru_cache(maxsize=256)
@@ -113,27 +120,26 @@ def store(sums: Array, out: Tensor, inside: Triangle | None = None) -> None:
     if inside is None:
         out.copy_(tensor(sums))
     elif isinstance(sums, numpy.ndarray) and out.dtype == tensor(sums).dtype:
-        numpy.copyto(array(out), sums, where=mask(inside, sums))
+        target = array(out)
+        if prod(sums.shape[:-2]) < ROW_BATCH:
+            numpy.copyto(target, sums, where=mask(inside, sums))
+            return
+        for row in range(inside.rows):
+            columns = inside.columns_of(row)
+            target[..., row, columns.start : columns.stop] = sums[..., row, columns.start : columns.stop]
     else:
         belongs = tensor(mask(inside, sums))
         torch.where(belongs, tensor(sums).to(out.dtype), out, out=out)
 
 
-def _far_from_underflow(*factors: Array) -> bool:
-    """Whether the products of the factors' entries are normal numbers or exact zeros."""
-    for x in factors:
-        small = numpy.count_nonzero(numpy.abs(x) < numpy.sqrt(numpy.finfo(x.dtype).tiny))
-        if small and small != x.size - numpy.count_nonzero(x):
-            return False
-    return True
-
-
 def scaled(a: Array, alpha: float, b: Array) -> tuple[Array, float]:
-    """alpha * a and 1; or a and alpha, where multiplying before the product with `b` could overflow or lose digits."""
-    if abs(alpha) >= 1.0 or not isinstance(a, numpy.ndarray):
+    """alpha * a and 1; or a and alpha, where scaling before the product with `b` might overflow or lose digits to underflow."""
+    if abs(alpha) >= 1.0 or not isinstance(a, numpy.ndarray) or a.size == 0 or b.size == 0:
         return a, alpha
-    product = a * a.dtype.type(alpha)
-    return (product, 1.0) if _far_from_underflow(product, b) else (a, alpha)
+    product = numpy.multiply(a, a.dtype.type(alpha), out=scratch("scaled", a.shape, a.dtype))
+    smallest = numpy.sqrt(numpy.finfo(a.dtype).tiny)
+    safe = all(numpy.abs(x, out=scratch("product", x.shape, x.dtype)).min() >= smallest for x in (product, b.swapaxes(-1, -2)))
+    return (product, 1.0) if safe else (a, alpha)
 
 
 def groups(limit: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

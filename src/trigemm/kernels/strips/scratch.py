@@ -1,0 +1,33 @@
+"""Memory for intermediate results that a thread keeps between calls: fresh pages cost more than what is computed in them."""
+
+import threading
+from math import prod
+from typing import Any
+
+import numpy
+
+KEPT_BYTES = 2**23
+"""The largest buffer that is kept; what is larger is allocated anew."""
+
+
+class _Buffers(threading.local):
+    def __init__(self) -> None:
+        self.by_name: dict[str, Any] = {}
+
+
+_buffers = _Buffers()
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    """An uninitialised numpy array, valid until this thread asks for the same name again.
+
+    >>> scratch("example", (2, 3), numpy.float32).shape
+    (2, 3)
+    """
+    size = prod(shape) * numpy.dtype(dtype).itemsize
+    if size > KEPT_BYTES:
+        return numpy.empty(shape, dtype)
+    buffer = _buffers.by_name.get(name)
+    if buffer is None or buffer.nbytes < size:
+        buffer = _buffers.by_name[name] = numpy.empty(size, numpy.uint8)
+    return buffer[:size].view(dtype).reshape(shape)
