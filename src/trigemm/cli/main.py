@@ -7,6 +7,7 @@ import typer
 import trigemm
 from trigemm.cli.bench import bench
 from trigemm.cli.report import report
+from trigemm.cli.traffic import app as traffic
 from trigemm.cli.verify import verify
 
 app = typer.Typer(
@@ -33,4 +34,5 @@ def main(
 
 app.command()(bench)
 app.command()(report)
+app.add_typer(traffic, name="traffic")
 app.command()(verify)

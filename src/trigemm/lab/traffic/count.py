@@ -24,12 +24,15 @@ BANK_WIDTH = 4  # bytes
 class Counts:
     """What the accesses at one place, or at several, add up to.
 
-    >>> Counts(elements=32, bytes=128, requests=1, sectors=4, ideal_sectors=4) * 3
-    Counts(elements=96, bytes=384, requests=3, sectors=12, ideal_sectors=12, wavefronts=0, ideal_wavefronts=0)
+    `attempted_bytes` includes what a mask switches off, in kernels that have masks.
+
+    >>> (Counts(elements=32, bytes=128, requests=1, sectors=4) * 3).sectors
+    12
     """
 
     elements: int = 0
     bytes: int = 0
+    attempted_bytes: int = 0
     requests: int = 0
     sectors: int = 0
     ideal_sectors: int = 0
@@ -92,7 +95,7 @@ def _count_place(site: Site, thread: Integers, address: Integers, request: Integ
         # Local memory is interleaved: word w of lane l lies at 4 * (32 * w + l).
         address = site.memory.offset(address)
         address = (address // BANK_WIDTH * WARP + thread % WARP) * BANK_WIDTH + address % BANK_WIDTH
-    total = Counts(elements=elements, bytes=elements * size, requests=number)
+    total = Counts(elements=elements, bytes=elements * size, attempted_bytes=elements * size, requests=number)
     if site.memory.space == "shared":
         return total + _wavefronts(site, thread, address, request)
     distinct, _ = _distinct_pairs(request, address)

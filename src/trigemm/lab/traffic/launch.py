@@ -143,6 +143,11 @@ class Launch:
                 cell.cell_contents = self.module
                 self._restore.append(lambda cell=cell: setattr(cell, "cell_contents", cuda))  # type: ignore[misc]
 
+    def definition(self) -> Line:
+        """The line that defines the kernel."""
+        code = self.function.__code__
+        return Line(code.co_filename, code.co_firstlineno, code.co_name)
+
     def where(self, error: BaseException) -> str:
         """The innermost line of the kernel's own code that an exception passed through, as " in line …"."""
         place = ""

@@ -15,9 +15,9 @@ from numba.cuda.simulator.kernel import FakeCUDAKernel
 from trigemm.kernels.threads.vector import load4, store4
 from trigemm.lab.traffic.arrays import VECTOR_FUNCTIONS
 from trigemm.lab.traffic.launch import BlockKind, Launch, Options
-from trigemm.lab.traffic.log import Line
 from trigemm.lab.traffic.machine import LimitReached
 from trigemm.lab.traffic.memory import AddressMap
+from trigemm.lab.traffic.outputs import DeviceArrays, watched
 from trigemm.lab.traffic.result import Finding, Traffic
 from trigemm.lab.traffic.sanitize import Sanitizer
 
@@ -40,6 +40,7 @@ class Recorder:
         self._options = options
         self._addresses = AddressMap()
         self._running: Launch | None = None
+        self.device_arrays = DeviceArrays(self._addresses, self.launches)
 
     def call(self, kernel: Any, *args: Any) -> Any:
         """What calling a kernel or a device function does while launches are recorded."""
@@ -65,6 +66,8 @@ class Recorder:
                 findings = _united(findings, self._reversed(launch(), before))
             traffic.findings = findings
         self.launches.append(traffic)
+        if sanitizer is not None:
+            self.device_arrays.launched(first, *sanitizer.stored())
         if error is not None:
             traffic.error = str(error)
             raise KernelError(str(error), traffic) from error.__cause__
@@ -112,9 +115,7 @@ class Recorder:
             array, memory = launch.arrays[name], launch.memories[name]
             index = np.nonzero(np.broadcast_to(region, array.shape))
             required = memory.starts[0] + sum(i * stride for i, stride in zip(index, array.strides, strict=True))
-            code = launch.function.__code__
-            line = Line(code.co_filename, code.co_firstlineno, code.co_name)
-            sanitizer.unwritten_outputs(name, memory, line, np.asarray(required, dtype=np.int64))
+            sanitizer.unwritten_outputs(name, memory, launch.definition(), np.asarray(required, dtype=np.int64))
 
 
 def _united(first: list[Finding], second: list[Finding]) -> list[Finding]:
@@ -152,7 +153,8 @@ def record(
     FakeCUDAKernel.__call__ = lambda kernel, *args: recorder.call(kernel, *args)
     FakeCUDAKernel.forall = _forall
     try:
-        yield recorder.launches
+        with watched(recorder.device_arrays):
+            yield recorder.launches
     finally:
         FakeCUDAKernel.__call__, FakeCUDAKernel.forall = plain
 

@@ -185,10 +185,15 @@ class Sanitizer:
             if pair is not None:
                 self._report_pair("block-race", self._log, found, *pair, blocks[list(pair)].tolist(), "in another block")
 
+    def stored(self) -> tuple[Integers, int]:
+        """The addresses in global memory that were written, and how many bytes at each."""
+        size = int(np.gcd.reduce([found.size for _, found in self._global if len(found)] or [1]))
+        units = [part.unit[part.operation != LOAD] for part in (_cut(found, size) for _, found in self._global)]
+        return np.unique(np.concatenate([*units, np.zeros(0, dtype=np.int64)])) * size, size
+
     def unwritten_outputs(self, name: str, memory: TracedMemory, line: Line, required: Integers) -> None:
         """Report those of the `required` element addresses of an output that no thread wrote."""
-        written = [found.unit[found.operation != LOAD] * found.size for _, found in self._global]
-        missing = np.setdiff1d(required, np.concatenate([*written, np.zeros(0, dtype=np.int64)]))
+        missing = np.setdiff1d(required, self.stored()[0])
         if len(missing):
             why = f"{len(missing)} of {len(required)} elements are written by no thread"
             self._add("unwritten-output", line, name, why, memory.index(int(missing[0])), (), ())
