@@ -9,7 +9,7 @@ import torch
 from trigemm.kernels.catalogue import CATALOGUE, LADDER
 from trigemm.kernels.spec import KernelSpec
 from trigemm.kernels.threads.limits import TILE
-from trigemm.lab.traffic.result import Traffic
+from trigemm.lab.traffic.result import Traffic, add_up
 
 ITEM = 4  # bytes of a float32
 LINE = 128  # bytes: the largest unit by which the alignment of an address can change a count
@@ -97,11 +97,10 @@ def _trace_tiles(spec: KernelSpec, qkv: torch.Tensor, out: torch.Tensor, every_b
     heads = 1 if every_block else out.shape[0] * out.shape[1]
     with record_tiles() as launches:
         run_rung(spec, *((qkv, out) if every_block else (qkv[:1, :, :, :1], out[:1, :1])))
-    traffic = launches[0]
-    traffic.kernel = spec.name
-    traffic.blocks *= heads
-    traffic.rows = {access: counts * heads for access, counts in traffic.rows.items()}
-    return traffic
+    first = launches[0]
+    blocks = sum(launch.blocks for launch in launches)
+    rows = add_up((access, counts * heads) for launch in launches for access, counts in launch.rows.items())
+    return Traffic(spec.name, first.grid, first.block, blocks * heads, blocks, rows)
 
 
 def counted(traffic: Traffic) -> dict[str, int]:

@@ -19,7 +19,10 @@ class Moment(NamedTuple):
 
 
 class Order:
-    """The events of the blocks of one launch, in the order in which the blocks ran."""
+    """The events of the blocks of one launch, in the order in which the blocks ran.
+
+    `relied_on_atomics`: an answer rested on the order in which atomics came in this run, which may be another in the next.
+    """
 
     def __init__(self) -> None:
         self._blocks: list[int] = []
@@ -44,6 +47,7 @@ class Order:
         after = {(first.block, first.thread)}  # threads of which all that comes next happens after `first`
         fenced: set[tuple[int, int]] = set()
         published: set[int] = set()  # addresses
+        by_atomics = False
         for block, sync in self._between(first, second):
             here = [(block, thread) for thread in sync.threads]
             if sync.kind in ("barrier", "warp"):
@@ -54,10 +58,12 @@ class Order:
             else:
                 if sync.address in published and here[0] not in after:
                     after.add(here[0])
-                    self.relied_on_atomics |= here[0] == (second.block, second.thread)
+                    by_atomics = True
                 if here[0] in fenced:
                     published.add(sync.address)
-        return (second.block, second.thread) in after
+        ordered = (second.block, second.thread) in after
+        self.relied_on_atomics |= ordered and by_atomics
+        return ordered
 
     def _between(self, first: Moment, second: Moment) -> Iterator[tuple[int, Sync]]:
         """The events after `first` and up to `second`, as the simulator ran them."""

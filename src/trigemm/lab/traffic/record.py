@@ -5,6 +5,7 @@ Both need the simulator, which numba-cuda turns on when NUMBA_ENABLE_CUDASIM=1 i
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,11 @@ class Recorder:
             return kernel.fn(*args)
         grid, block = normalize_kernel_dimensions(kernel.grid_dim, kernel.block_dim)
 
-        def launch() -> Launch:
-            return Launch(kernel.fn, grid, block, kernel.dynshared_size, args, self._addresses, self._options)
+        def launch(limit: int) -> Launch:
+            options = replace(self._options, limit=limit)
+            return Launch(kernel.fn, grid, block, kernel.dynshared_size, args, self._addresses, options)
 
-        first = launch()
+        first = launch(self._options.limit)
         before = [array.copy() for array in first.arrays.values()] if self._options.sanitize else []
         sanitizer = Sanitizer(kernel.fn.__name__) if self._options.sanitize else None
         error = self._run(first, sanitizer)
@@ -63,7 +65,7 @@ class Recorder:
             findings = sanitizer.findings()
             if error is None and sanitizer.order.relied_on_atomics:
                 # Only the atomics of this very run kept some accesses apart: see whether those of another order do so too.
-                findings = _united(findings, self._reversed(launch(), before))
+                findings = _united(findings, self._reversed(launch(4 * first.machine.accesses + 10_000), before))
             traffic.findings = findings
         self.launches.append(traffic)
         if sanitizer is not None:
@@ -95,7 +97,10 @@ class Recorder:
         return None
 
     def _reversed(self, launch: Launch, before: list[np.ndarray[Any, Any]]) -> list[Finding]:
-        """The findings of the same launch with blocks and threads from last to first. What it writes is undone."""
+        """The findings of the same launch with blocks and threads from last to first. What it writes is undone.
+
+        A kernel whose threads wait for earlier ones may not come to an end in this order: then nothing is found.
+        """
         after = [array.copy() for array in launch.arrays.values()]
         for array, content in zip(launch.arrays.values(), before, strict=True):
             array[...] = content

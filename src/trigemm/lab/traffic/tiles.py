@@ -33,6 +33,7 @@ def record_tiles() -> Iterator[list[Traffic]]:
     def launched(self: Any, *args: Any, **kwargs: Any) -> Any:
         launches.append(Traffic(self.fn.__name__, (1, 1, 1), (1, 1, 1), 0))
         given = dict(zip(self.arg_names, args, strict=False)) | kwargs
+        given = {name: getattr(arg, "base", arg) for name, arg in given.items()}  # the tensor of a descriptor
         tensors[:] = [(name, *_extent(arg)) for name, arg in given.items() if hasattr(arg, "data_ptr")]
         return call(self, *args, **kwargs)
 

@@ -94,6 +94,30 @@ class LastByNumber:
                 out[4] = out[0] + out[1] + out[2] + out[3]
 
 
+class LastByNumberBehindBarrier:
+    """The ticket is drawn by one thread, and another one reads: still the number of the block says nothing."""
+
+    @cuda.jit
+    def wrong(x, count, out):
+        block = cuda.blockIdx.x
+        if cuda.threadIdx.x == 0:
+            out[block] = x[64 * block]
+            cuda.threadfence()
+            cuda.atomic.add(count, 0, 1)
+        cuda.syncthreads()
+        if block == 3 and cuda.threadIdx.x == 1:
+            out[4] = out[0] + out[1]
+
+    @cuda.jit
+    def mended(x, count, out):
+        block = cuda.blockIdx.x
+        if cuda.threadIdx.x == 0:
+            out[block] = x[64 * block]
+        cuda.syncthreads()
+        if block == 3 and cuda.threadIdx.x == 1:
+            out[4] = x[0] + x[64]
+
+
 class TicketWithoutFence:
     """The last ticket does not publish the sums of the other blocks: a fence before it does."""
 
