@@ -37,6 +37,17 @@ def test_the_table_has_each_rung_with_counts_that_equal_their_predictions():
     assert "≠" not in done.output
 
 
+def test_the_readme_shows_the_counts_of_the_default_case():
+    from trigemm.lab.traffic import ladder
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for spec in ladder.rungs():
+        counts = ladder.predicted(spec, {"B": 1, "T": 256, "NH": 1, "HS": 64})
+        if counts is not None:
+            cells = " | ".join(f"{count:,}" for count in counts.values())
+            assert f"| {spec.number} {spec.name} | {cells} | {spec.idea} |" in readme
+
+
 def test_json_lines_saved_records_and_a_plot(tmp_path):
     saved, picture = tmp_path / "records.jsonl", tmp_path / "ladder.png"
     done = call("--kernel", "registers", "--kernel", "4", *SMALL, "--json", "--save", saved, "--plot", picture)

@@ -7,7 +7,7 @@ pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 from numba import cuda, float32, float64, int8
 
 from trigemm.kernels.threads.vector import load4, store4
-from trigemm.lab.traffic.record import trace
+from trigemm.lab.traffic.recorder import trace
 
 
 @cuda.jit

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba.cuda", reason="needs numba-cuda")
-from trigemm.lab.traffic.record import record
+from trigemm.lab.traffic.recorder import record
 
 FILES = sorted(Path(__file__).with_name("faults").glob("*.py"))
 

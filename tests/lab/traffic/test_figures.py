@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 from numba import cuda, float32
 
-from trigemm.lab.traffic.record import trace
+from trigemm.lab.traffic.recorder import trace
 
 T, HS = 256, 64
 

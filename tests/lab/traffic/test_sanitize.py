@@ -9,7 +9,7 @@ pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 from numba import cuda, float32
 
 from trigemm.kernels.threads.vector import load4, store4
-from trigemm.lab.traffic.record import trace
+from trigemm.lab.traffic.recorder import trace
 
 
 def zeros(n=64):

@@ -82,7 +82,7 @@ def trace_rung(spec: KernelSpec, shape: Shape, *, every_block: bool = False, **o
     qkv, out = tensors(shape)
     if not is_thread_level(spec):
         return _trace_tiles(spec, qkv, out, every_block)
-    from trigemm.lab.traffic.record import record
+    from trigemm.lab.traffic.recorder import record
 
     kind = None if every_block else block_kind(shape["T"], shape["NH"], shape["HS"])
     with record(kind=kind, count_local=False, **options) as launches:

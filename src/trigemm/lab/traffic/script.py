@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trigemm.lab.traffic.record import KernelError, record
+from trigemm.lab.traffic.recorder import KernelError, record
 from trigemm.lab.traffic.result import Traffic
 
 

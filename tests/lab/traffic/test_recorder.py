@@ -14,7 +14,7 @@ pytest.importorskip("numba.cuda", reason="needs numba-cuda")
 from numba import cuda, float32
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-from trigemm.lab.traffic.record import KernelError, record, trace
+from trigemm.lab.traffic.recorder import KernelError, record, trace
 
 ROOT = Path(__file__).parents[3]
 
@@ -186,7 +186,7 @@ def test_the_mask_of_an_output_says_what_must_be_written():
 
 
 def test_without_the_simulator_the_error_says_how_to_turn_it_on():
-    code = "from trigemm.lab.traffic.record import trace; trace(None, 1, 1)"
+    code = "from trigemm.lab.traffic.recorder import trace; trace(None, 1, 1)"
     env = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env | {"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True
