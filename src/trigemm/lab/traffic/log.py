@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from dis import get_instructions
 from functools import cache, cached_property
 from types import CodeType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Space = Literal["global", "shared", "local", "constant"]
 Operation = Literal["load", "store", "atomic"]
-Integers = NDArray[np.int64]
+Integers = NDArray[np.signedinteger[Any]]
 
 SECTOR = 32  # bytes: what global memory moves
 WARP = 32  # threads

@@ -14,7 +14,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numpy.typing import NDArray
 
 from trigemm.lab.traffic.launch import Launch
-from trigemm.lab.traffic.log import Integers, TracedMemory
+from trigemm.lab.traffic.log import Integers
 from trigemm.lab.traffic.memory import AddressMap
 from trigemm.lab.traffic.result import Finding, Traffic
 
@@ -34,9 +34,9 @@ class DeviceArrays:
 
     def filled(self, array: NDArray[Any]) -> None:
         """The host wrote all of `array`."""
-        mask = self._mask(array)
-        if mask is not None:
-            mask[self._bytes(array)] = True
+        written = self._written_bytes(array)
+        if written is not None:
+            written[...] = True
 
     def launched(self, launch: Launch, stored: Integers, size: int) -> None:
         """A launch stored `size` bytes at each of these addresses."""
@@ -52,42 +52,37 @@ class DeviceArrays:
 
     def copied_back(self, array: NDArray[Any]) -> None:
         """The host reads all of `array`."""
-        mask = self._mask(array)
-        start = self._addresses.allocation(self._addresses.address(array)).start
-        if mask is None or start not in self._writer:
+        written = self._written_bytes(array)
+        address = self._addresses.address(array)
+        start = self._addresses.allocation(address).start
+        if written is None or start not in self._writer:
             return
-        elements = self._bytes(array)
-        missing = np.flatnonzero(~mask[elements].all(axis=1))
+        missing = np.argwhere(~written.all(axis=-1))
         number, launch, name = self._writer[start]
         findings = self._launches[number].findings
         if len(missing) and findings is not None:
-            memory: TracedMemory = launch.memories[name]
-            index = memory.index(start + int(elements[missing[0], 0]))
+            first = address + int(np.dot(missing[0], array.strides))
             why = f"{len(missing)} of {array.size} elements were copied back although no thread wrote them"
-            kernel = launch.function.__name__
+            kernel, index = launch.function.__name__, launch.memories[name].index(first)
             finding = Finding("unwritten-output", kernel, launch.definition(), name, index, (), (), why)
             if finding not in findings:
                 findings.append(finding)
 
-    def _mask(self, array: NDArray[Any]) -> NDArray[np.bool_] | None:
-        return self._written.get(self._addresses.allocation(self._addresses.address(array)).start)
-
-    def _bytes(self, array: NDArray[Any]) -> Integers:
-        """For each element, where its bytes lie in its allocation: (elements, size of one)."""
+    def _written_bytes(self, array: NDArray[Any]) -> NDArray[np.bool_] | None:
+        """Whether each byte of each element has been written, (…, size of an element); None if `array` was made otherwise."""
         address = self._addresses.address(array)
-        offset: Integers = np.array(address - self._addresses.allocation(address).start, dtype=np.int64).reshape(
-            (1,) * array.ndim
-        )
-        for axis, (n, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
-            offset = offset + (np.arange(n) * stride).reshape((n,) + (1,) * (array.ndim - axis - 1))
-        within: Integers = offset.reshape(-1, 1) + np.arange(array.itemsize)
-        return within
+        start = self._addresses.allocation(address).start
+        if start not in self._written:
+            return None
+        shape, strides = (*array.shape, array.itemsize), (*array.strides, 1)
+        return np.lib.stride_tricks.as_strided(self._written[start][address - start :], shape, strides)
 
 
 @contextmanager
 def watched(arrays: DeviceArrays) -> Iterator[None]:
     """Tell `arrays` what a script does with device arrays."""
-    plain = devicearray.device_array, FakeCUDAArray.copy_to_host, FakeCUDAArray.copy_to_device
+    array_type = FakeCUDAArray
+    plain = devicearray.device_array, array_type.copy_to_host, array_type.copy_to_device, array_type.__setitem__
 
     def device_array(*args: Any, **kwargs: Any) -> FakeCUDAArray:
         array = plain[0](*args, **kwargs)
@@ -102,10 +97,14 @@ def watched(arrays: DeviceArrays) -> Iterator[None]:
         arrays.filled(self._ary)
         return plain[2](self, *args, **kwargs)
 
+    def setitem(self: FakeCUDAArray, index: Any, value: Any) -> None:
+        arrays.filled(self._ary[(*index, ...) if isinstance(index, tuple) else (index, ...)])
+        plain[3](self, index, value)
+
     cuda.device_array = devicearray.device_array = device_array
-    FakeCUDAArray.copy_to_host, FakeCUDAArray.copy_to_device = copy_to_host, copy_to_device
+    array_type.copy_to_host, array_type.copy_to_device, array_type.__setitem__ = copy_to_host, copy_to_device, setitem
     try:
         yield
     finally:
         cuda.device_array = devicearray.device_array = plain[0]
-        FakeCUDAArray.copy_to_host, FakeCUDAArray.copy_to_device = plain[1:]
+        array_type.copy_to_host, array_type.copy_to_device, array_type.__setitem__ = plain[1:]

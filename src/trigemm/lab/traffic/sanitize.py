@@ -213,11 +213,13 @@ def _written_only(found: Accesses) -> Accesses:
 
 
 def _outline(found: Accesses) -> Accesses:
-    """Of the accesses to each unit by each operation, the first and the last."""
+    """Of the accesses to each unit by each operation, the first and the last, in little room."""
     key = found.unit * len(OPERATIONS) + found.operation
     _, first = np.unique(key, return_index=True)
     _, last = np.unique(key[::-1], return_index=True)
-    return found[np.unique(np.concatenate([first, len(key) - 1 - last]))]
+    kept = found[np.unique(np.concatenate([first, len(key) - 1 - last]))]
+    small = (column.astype(np.int32) for column in (kept.position, kept.thread, kept.interval, kept.operation, kept.place))
+    return Accesses(kept.size, kept.unit, *small)
 
 
 def _cut(found: Accesses, size: int) -> Accesses:
