@@ -193,7 +193,8 @@ def _run(
     if not nsight or found.failure is not None:
         return right
     counted = [launch.as_json() for launch in found.launches]
-    return _compare(counted, [sys.executable, str(script), *args], {}, as_json, save) and right
+    names = {launch.kernel for launch in found.launches}
+    return _compare(counted, [sys.executable, str(script), *args], names, {}, as_json, save) and right
 
 
 def _number(count: int, one: str, many: str) -> str:
@@ -213,10 +214,17 @@ def _nsight(shape: dict[str, int], keys: list[str], as_json: bool, save: Path | 
         with Console(stderr=True).status(f"counting {spec.name}"):
             counted.append(ladder.trace_rung(spec, shape).as_json())
     asked = json.dumps({"shape": shape, "kernels": [spec.name for spec in specs]})
-    return _compare(counted, [sys.executable, "-m", "trigemm.lab.traffic.launches", asked], shape, as_json, save)
+    return _compare(counted, [sys.executable, "-m", "trigemm.lab.traffic.launches", asked], None, shape, as_json, save)
 
 
-def _compare(counted: list[dict[str, Any]], command: list[str], shape: dict[str, int], as_json: bool, save: Path | None) -> bool:
+def _compare(
+    counted: list[dict[str, Any]],
+    command: list[str],
+    kernels: set[str] | None,
+    shape: dict[str, int],
+    as_json: bool,
+    save: Path | None,
+) -> bool:
     """Run a command under ncu and set what it measures beside what was counted, launch by launch."""
     from datetime import UTC, datetime
 
@@ -228,7 +236,7 @@ def _compare(counted: list[dict[str, Any]], command: list[str], shape: dict[str,
     if not torch.cuda.is_available():
         raise ValueError("--nsight compares with a GPU, and torch finds no CUDA device; without it, counting needs none")
     with Console(stderr=True).status("measuring under Nsight Compute"):
-        measured = nsight.measure(command)
+        measured = nsight.measure(command, kernels)
     if len(measured) != len(counted):
         raise RuntimeError(f"{len(counted)} launches were counted and {len(measured)} measured: they cannot be compared")
     circumstances = {

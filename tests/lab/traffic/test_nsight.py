@@ -62,7 +62,7 @@ def test_wavefronts_may_differ_by_two_percent_and_sectors_not_at_all(name, count
     [
         ("echo '==ERROR== ERR_NVGPUCTRPERM - no permission'", "the driver lets only administrators do so"),
         ("echo 'ModuleNotFoundError: No module named numba' >&2", "measured nothing: ModuleNotFoundError"),
-        ("true", "no numba-cuda kernel was launched"),
+        ("true", "no such kernel was launched"),
     ],
 )
 def test_when_ncu_measures_nothing_the_reason_is_given(tmp_path, monkeypatch, program, message):
@@ -87,9 +87,27 @@ def test_ncu_is_run_without_the_simulator(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
     assert [launch.kernel for launch in nsight.measure(["python"])] == ["transpose"]
+    assert [launch.kernel for launch in nsight.measure(["python"], {"transpose"})] == ["transpose"]
+    with pytest.raises(nsight.NsightError, match="no such kernel"):
+        nsight.measure(["python"], {"other"})
 
 
 def test_without_ncu_the_error_says_where_it_comes_from(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *args, **kwargs: None)
     with pytest.raises(nsight.NsightError, match="it comes with the CUDA toolkit"):
         nsight.measure(["python"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(shutil.which("ncu") is None, reason="needs Nsight Compute")
+def test_counted_equals_measured():
+    code = "from trigemm.cli.main import app; app()"
+    source = str(Path(__file__).parents[3] / "src")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "traffic", "--nsight", "--json", "--kernel", "registers", "--kernel", "shared"],
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [json.loads(line)["equal"] for line in done.stdout.splitlines()] == [True, True]

@@ -1,6 +1,6 @@
 """The same launches under Nsight Compute: what a GPU measures, beside what the simulator counts.
 
-`measure` runs a command under ncu and reads the counters of its numba-cuda kernels. Global loads and stores must be equal to the
+`measure` runs a command under ncu and reads the counters of its kernels. Global loads and stores must be equal to the
 last digit, the wavefronts of shared memory within 2%: now and then the hardware takes a pass more for reasons of its own.
 """
 
@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,6 @@ COUNTERS: Mapping[str, Counter] = {
 }
 SIMULATORS = ("NUMBA_ENABLE_CUDASIM", "TRITON_INTERPRET")
 WAVEFRONT_TOLERANCE = 0.02
-NUMBA_KERNELS = "regex:cudapy"  # in the mangled names of numba-cuda's kernels
 
 
 class NsightError(RuntimeError):
@@ -48,20 +47,19 @@ class Measured(NamedTuple):
     counts: dict[str, int]
 
 
-def measure(command: Sequence[str]) -> list[Measured]:
-    """Run a command under ncu, without locking clocks, and read the counters of each numba-cuda kernel that it launches."""
+def measure(command: Sequence[str], kernels: Collection[str] | None = None) -> list[Measured]:
+    """Run a command under ncu, without locking clocks, and read the counters of each launch of these kernels (None: of all)."""
     ncu = shutil.which("ncu") or shutil.which("ncu", path="/usr/local/cuda/bin")
     if ncu is None:
         raise NsightError("Nsight Compute's command ncu is not on the PATH: it comes with the CUDA toolkit")
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "ncu.csv")
         options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--target-processes", "all"]
-        options += ["--kernel-name-base", "mangled", "--kernel-name", NUMBA_KERNELS, "--log-file", str(log)]
-        options += ["--metrics", ",".join(counter.metric for counter in COUNTERS.values())]
+        options += ["--log-file", str(log), "--metrics", ",".join(counter.metric for counter in COUNTERS.values())]
         environment = {name: value for name, value in os.environ.items() if name not in SIMULATORS}
         done = subprocess.run([ncu, *options, *command], env=environment, capture_output=True, text=True)
         text = log.read_text() if log.exists() else ""
-    launches = parse(text)
+    launches = [launch for launch in parse(text) if kernels is None or launch.kernel in kernels]
     if not launches:
         raise NsightError(_reason(text + "\n" + done.stdout + "\n" + done.stderr))
     return launches
@@ -72,7 +70,7 @@ def _reason(output: str) -> str:
     if "ERR_NVGPUCTRPERM" in output:
         return "Nsight Compute may not read the GPU's counters here (ERR_NVGPUCTRPERM): the driver lets only administrators do so"
     errors = re.findall(r"^(?:==ERROR== (.*)|(\w*Error: .*)|(error: .*))$", output, re.MULTILINE)
-    said = "; ".join("".join(parts) for parts in errors) or "no numba-cuda kernel was launched"
+    said = "; ".join("".join(parts) for parts in errors) or "no such kernel was launched"
     return f"Nsight Compute measured nothing: {said}"
 
 
