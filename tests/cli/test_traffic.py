@@ -10,7 +10,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-config = pytest.importorskip("numba.cuda.core.config", reason="needs numba-cuda")
+pytest.importorskip("numba.cuda", reason="needs numba-cuda")
+from numba.cuda.core import config
+
 from trigemm.cli.main import app
 from trigemm.lab.traffic import nsight
 

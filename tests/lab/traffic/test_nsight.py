@@ -1,5 +1,12 @@
 """Reading Nsight Compute's output, and comparing with it."""
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from trigemm.lab.traffic import nsight
