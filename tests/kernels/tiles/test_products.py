@@ -12,6 +12,7 @@ from trigemm.kernels.tiles.rows import takes
 from trigemm.kernels.tiles.syrk import syrk
 from trigemm.kernels.tiles.trmm import trmm
 
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow):RuntimeWarning")  # NumPy's, in the interpreter
 NAN = math.nan
 HAS_CUDA = torch.cuda.is_available()
 SIZES = [(1, 1, 1), (7, 33, 5), (33, 130, 1), (128, 128, 64), (130, 257, 70)]

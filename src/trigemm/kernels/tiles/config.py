@@ -32,7 +32,7 @@ TF32 = Config("tf32", (128, 128, 32), num_warps=8, num_stages=3)
 
 ROW_HALF = Config("tf32", (64, 64, 0), num_warps=4, num_stages=3)
 ROW_FLOAT32 = {
-    "highest": Config("bf16x6", (64, 64, 0), num_warps=4, num_stages=2),
+    "highest": Config("float16x2", (128, 64, 0), num_warps=4, num_stages=3),
     "high": Config("tf32", (64, 64, 0), num_warps=4, num_stages=2),
     "medium": Config("bfloat16", (64, 64, 0), num_warps=4, num_stages=2),
 }

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from trigemm.kernels.tiles import rows
 from trigemm.kernels.tiles.config import product_config
-from trigemm.kernels.tiles.multiply import cannot_split, load_tile, multiply_add, store_tile
+from trigemm.kernels.tiles.multiply import cannot_split, load_tile, multiply_add, no_flags, store_flag, store_tile
 from trigemm.kernels.tiles.operand import (
+    Batches,
     Form,
     batch_offset,
     cut_batches,
@@ -23,7 +24,7 @@ from trigemm.kernels.tiles.operand import (
     stride_arguments,
     tile_pointers,
 )
-from trigemm.kernels.tiles.plan import PLANS, Launch, launch_all
+from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
 from trigemm.kernels.tiles.schedule import schedule_arguments, tile_of
 from trigemm.triangle import Triangle, ceil_div
 
@@ -34,7 +35,7 @@ STRIDES = [f"{x}_{name}" for x in "abc" for name in ("batch0", "batch1", "batch2
 
 @triton.jit(do_not_specialize=[*SCALARS, *SCHEDULES, *STRIDES])
 def gemmt_kernel(
-    a_ptr, b_ptr, c_ptr, alpha, fill, diagonal, M, N, K,
+    a_ptr, b_ptr, c_ptr, flags_ptr, alpha, fill, diagonal, M, N, K,
     live, tiles, live_begin, live_first, live_slope_rows, live_slope_tiles,
     dead_begin, dead_first, dead_slope_rows, dead_slope_tiles, size1, size2,
     a_batch0, a_batch1, a_batch2, a_row, a_column,
@@ -45,6 +46,8 @@ def gemmt_kernel(
     FILL: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
+    if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
+        return
     batch = tl.program_id(0) // tiles
     number = (tl.program_id(0) % tiles).to(tl.int64)
     c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_ALIGN)
@@ -58,6 +61,8 @@ def gemmt_kernel(
         columns = ((tile_columns - 1 - dead_column) * BN).to(INDEX) + tl.arange(0, BN)
         value = tl.full([BM, BN], fill, tl.float32)
         store_tile(c_ptr, value, rows, columns, M, N, c_row, c_column, C_ORDER, C_ALIGN)
+        if PRECISION == "bf16x6":
+            tl.store(flags_ptr + tl.program_id(0), 0)
         return
 
     tile_row, tile_column = tile_of(number, live_begin, live_first, BM // BN, live_slope_rows, live_slope_tiles, tile_columns)
@@ -67,21 +72,17 @@ def gemmt_kernel(
     b_ptr += batch_offset(batch, size1, size2, b_batch0, b_batch1, b_batch2, B_ALIGN)
 
     acc = tl.zeros([BM, BN], tl.float32)
-    unsplit = 0
+    a_flags, b_flags = no_flags(BM, BK, A_ORDER), no_flags(BK, BN, B_ORDER)
     for k in range(0, tl.cdiv(K, BK)):
         depth = tl.arange(0, BK).to(INDEX) + k * BK
         a = load_tile(a_ptr, rows, depth, M, K, a_row, a_column, A_ORDER, A_ALIGN)  # [BM, BK]
         b = load_tile(b_ptr, depth, columns, K, N, b_row, b_column, B_ORDER, B_ALIGN)  # [BK, BN]
         acc = multiply_add(a, b, acc, PRECISION)
         if PRECISION == "bf16x6":
-            unsplit |= cannot_split(a) | cannot_split(b)
-    if PRECISION == "bf16x6" and unsplit > 0:
-        acc = tl.zeros([BM, BN], tl.float32)
-        for k in range(0, tl.cdiv(K, 16)):
-            depth = tl.arange(0, 16).to(INDEX) + k * 16
-            a = load_tile(a_ptr, rows, depth, M, K, a_row, a_column, A_ORDER, A_ALIGN)
-            b = load_tile(b_ptr, depth, columns, K, N, b_row, b_column, B_ORDER, B_ALIGN)
-            acc = multiply_add(a, b, acc, "ieee")
+            a_flags |= cannot_split(a, A_ORDER)
+            b_flags |= cannot_split(b, B_ORDER)
+    if PRECISION == "bf16x6":
+        store_flag(flags_ptr, a_flags, b_flags)
     acc *= alpha
 
     if tile_column * BN + BN - 1 <= tile_row * BM + diagonal:  # the whole tile is inside
@@ -97,7 +98,7 @@ def gemmt_kernel(
 
 
 @lru_cache(PLANS)
-def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, has_fill: bool, precision: str) -> tuple[Launch, ...]:
+def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, has_fill: bool, precision: str) -> Plan:
     """One program a live tile, and one a dead tile where there is a fill."""
     m, n, k = *c.shape[-2:], a.shape[-1]
     config = product_config(a.dtype, precision, depth_contiguous=a.stride[-1] == b.stride[-2] == 1)
@@ -106,23 +107,23 @@ def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, has_fi
     live = Triangle(whole, n, "lower", diagonal).tiles(bm, bn)
     dead = live.dead if has_fill else None
     tiles = len(live) + (len(dead) if dead else 0)
-    return tuple(
-        Launch(
+
+    def launch(batches: Batches, precision: str) -> Launch:
+        return Launch(
             gemmt_kernel,
             batches.matrices * tiles,
             (
                 diagonal, m, n, k, len(live), tiles, *schedule_arguments(live), *schedule_arguments(dead or live),
                 *batches.sizes[1:], *stride_arguments((a, b, c), batches),
                 a.order, a.align, b.order, b.align, c.order, c.align,
-                has_fill, config.precision, tl.int64 if needs_64_bits(a, b, c) else tl.int32, bm, bn, bk,
+                has_fill, precision, tl.int64 if needs_64_bits(a, b, c) else tl.int32, bm, bn, bk,
             ),
             offsets=batches.offsets,
             num_warps=config.num_warps,
             num_stages=config.num_stages,
-        )
-        for batches in cut_batches(a, b, c)
-        if tiles
-    )  # fmt: skip
+        )  # fmt: skip
+
+    return Plan(cut_batches(a, b, c), launch, config.precision)
 
 
 def gemmt(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str) -> None:
@@ -132,7 +133,7 @@ def gemmt(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fil
     m, n = out.shape[-2:]
     key = form_of(a), form_of(b), form_of(out), out.device, max(-m, min(n, diagonal)), fill is not None, precision
     plan = rows.plan if rows.takes(*key[:4]) else _plan
-    launch_all(plan(*key), (a, b, out), alpha, 0.0 if fill is None else fill)
+    plan(*key).run((a, b, out), alpha, 0.0 if fill is None else fill)
 
 
 def scores(qkv: Tensor, out: Tensor, *, scale: float, fill: float | None, precision: str) -> None:

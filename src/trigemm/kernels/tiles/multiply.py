@@ -1,9 +1,12 @@
 """Loads, products and stores of tiles: the inner part that all tile kernels share.
 
-float32 products are made on tensor cores. "bf16x6" cuts a float32 into three bfloat16 parts that together hold all of its
-bits, and adds the six products that matter: as accurate as a float32 product as long as each part is a normal number.
-`cannot_split` finds operands for which they are not; a tile that meets one is computed again without tensor cores
-("ieee").
+float32 products as accurate as a float32 GEMM's are made on tensor cores, from parts:
+
+    bf16x6      three bfloat16 parts hold all bits of a float32; the six products that matter are added
+    float16x2   a row is scaled by a power of two; two float16 parts hold 22 bits; three products at twice TF32's rate
+
+Both have limits: parts must be normal numbers. A program that meets an element beyond them leaves a flag, and a second
+launch of the same kernel computes flagged tiles again, without tensor cores ("ieee"); its other programs end at once.
 """
 
 import triton
@@ -11,9 +14,9 @@ import triton.language as tl
 
 from trigemm.kernels.tiles.operand import tile_pointers
 
-# The last part of a float32 is up to 2^-24 of it and needs 8 bits of its own; the first may be rounded up.
-SMALLEST_SPLIT = tl.constexpr(2.0**-100)
-LARGEST_SPLIT = tl.constexpr(2.0**126)
+# The last part of a float32 is up to 2^-24 of it and needs 8 bits of its own; the first may be rounded up. As float32 bits:
+SMALLEST_SPLIT = tl.constexpr((127 - 100) << 23)  # 2^-100
+LARGEST_SPLIT = tl.constexpr((127 + 126) << 23)  # 2^126
 
 # The interpreter computes every float32 product in float32, and does not know the names of the split ones.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
@@ -52,10 +55,48 @@ def multiply_add(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def cannot_split(x):
-    """1 if some element of a tile, zero apart, is too small or too large to be split, else 0."""
-    size = tl.abs(x)
-    return tl.max(tl.max((((size < SMALLEST_SPLIT) & (size > 0)) | (size > LARGEST_SPLIT)).to(tl.int32), 1), 0)
+def cannot_split(x, ORDER: tl.constexpr):
+    """For each row of a tile (each column where ORDER is "column"), 1 if an element, not zero, is too small or too large, else 0.
+
+    Elements that are contiguous lie in one warp, so nothing goes through shared memory; a loop joins its flags with |.
+    """
+    if ORDER == "column":
+        x = tl.trans(x)
+    bits = x.to(tl.uint32, bitcast=True) & 0x7FFFFFFF
+    beyond = (bits - SMALLEST_SPLIT > LARGEST_SPLIT - SMALLEST_SPLIT) & (bits != 0)  # unsigned: smaller ones wrap around
+    return tl.max(beyond.to(tl.int32), 1)
+
+
+@triton.jit
+def split_rows(x):
+    """Two float16 parts of each row of a float32 tile [R, C], what undoes the row's scale [R], and a flag a row [R].
+
+    x = (high + low / 2^11) * unscale, to 22 bits, unless the flag is set: an element, not zero, is 2^29 times smaller than the
+    largest of its row or smaller than 2^-88, or one is larger than 2^61 or not finite.
+    """
+    exponent = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1) >> 23
+    exponent = tl.minimum(tl.maximum(exponent, 127 - 60), 127 + 60)
+    scale = ((2 * 127 + 14 - exponent) << 23).to(tl.float32, bitcast=True)  # the largest becomes 2^14 to 2^15
+    unscale = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
+    y = x * scale[:, None]
+    high = y.to(tl.float16)
+    low = ((y - high.to(tl.float32)) * 2048.0).to(tl.float16)
+    size = tl.abs(y)
+    beyond = ((size < 2.0**-14) & (size > 0)) | (size > 65504.0)
+    return high, low, unscale, tl.max(beyond.to(tl.int32), 1)
+
+
+@triton.jit
+def no_flags(ROWS: tl.constexpr, COLUMNS: tl.constexpr, ORDER: tl.constexpr):
+    """The flags of `cannot_split` for a tile [ROWS, COLUMNS], none of them set."""
+    return tl.zeros([COLUMNS if ORDER == "column" else ROWS], tl.int32)
+
+
+@triton.jit
+def store_flag(flags_ptr, a_flags, b_flags):
+    """Leave 1 for the second launch if this program's operands cannot be split, else 0."""
+    flag = tl.maximum(tl.max(a_flags, 0), tl.max(b_flags, 0))
+    tl.store(flags_ptr + tl.program_id(0), flag)
 
 
 @triton.jit

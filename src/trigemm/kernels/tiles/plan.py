@@ -4,21 +4,23 @@ Working out a launch (schedule, strides, configuration) and Triton's own dispatc
 itself. A plan keeps both: its launches carry every argument but addresses and scalars, and the compiled kernel.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trigemm.kernels.tiles.operand import Batches
+
 PLANS = 4096  # plans kept by each operation
 
 
 class Launch:
-    """One launch of `kernel(*tensors, *scalars, *arguments)`.
+    """One launch of `kernel(*tensors, flags, *scalars, *arguments)`.
 
     offsets   where the launch starts in each tensor, in elements
-    describe  makes TMA descriptors of the tensors, which then come first
+    describe  what the kernel takes in place of the tensors, made of them: TMA descriptors
     """
 
     def __init__(
@@ -31,29 +33,45 @@ class Launch:
         describe: Callable[..., tuple[Any, ...]] | None = None,
         **options: int,
     ):
-        self.kernel, self.grid, self.arguments, self.options = kernel, (programs, 1, 1), arguments, options
+        self.kernel, self.programs, self.arguments, self.options = kernel, programs, arguments, options
         self.offsets = offsets if any(offsets) else None
         self.describe = describe
         self.compiled: Any = None
 
-    def __call__(self, tensors: tuple[Tensor, ...], scalars: tuple[float, ...]) -> None:
+    def __call__(self, tensors: tuple[Tensor, ...], flags: Tensor, scalars: tuple[float, ...]) -> None:
         if self.offsets is not None:
             tensors = tuple(
                 x.as_strided(x.shape[-2:], x.stride()[-2:], x.storage_offset() + offset)
                 for x, offset in zip(tensors, self.offsets, strict=True)
             )
-        leading = (*self.describe(*tensors), *tensors) if self.describe else tensors
+        operands = self.describe(*tensors) if self.describe else tensors
+        grid = (self.programs, 1, 1)
         if self.compiled is None:
-            self.compiled = self.kernel[self.grid](*leading, *scalars, *self.arguments, **self.options)
+            self.compiled = self.kernel[grid](*operands, flags, *scalars, *self.arguments, **self.options)
         else:
-            self.compiled[self.grid](*leading, *scalars, *self.arguments)
+            self.compiled[grid](*operands, flags, *scalars, *self.arguments)
 
 
-def launch_all(launches: tuple[Launch, ...], tensors: tuple[Tensor, ...], *scalars: float) -> None:
-    """Launch a plan on the device of the tensors, in its current stream."""
-    with _device_of(tensors[-1]):
-        for launch in launches:
-            launch(tensors, scalars)
+class Plan:
+    """The launches of one call: one for each cut of the batch, made by `launch(batches, precision)`.
+
+    A precision made of parts is followed by a launch that repairs what cannot be split (see `multiply`); the two share flags.
+    """
+
+    def __init__(self, cuts: Iterable[Batches], launch: Callable[[Batches, str], Launch], precision: str):
+        repaired = precision in ("bf16x6", "float16x2")
+        precisions = (precision, "ieee") if repaired else (precision,)
+        made = [launch(batches, each) for batches in cuts for each in precisions]
+        self.launches = [each for each in made if each.programs]
+        self.flags = max((each.programs for each in self.launches), default=0) if repaired else 0
+
+    def run(self, tensors: tuple[Tensor, ...], *scalars: float) -> None:
+        """Launch on the device of the tensors, in its current stream."""
+        out = tensors[-1]
+        with _device_of(out):
+            flags = torch.empty(self.flags, dtype=torch.int32, device=out.device) if self.flags else out
+            for launch in self.launches:
+                launch(tensors, flags, scalars)
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[Any]:

@@ -13,9 +13,17 @@ import triton.language as tl
 from torch import Tensor
 
 from trigemm.kernels.tiles.config import product_config
-from trigemm.kernels.tiles.multiply import cannot_split, load_tile, load_triangle, multiply_add, store_tile
-from trigemm.kernels.tiles.operand import Form, batch_offset, cut_batches, form_of, needs_64_bits, stride_arguments
-from trigemm.kernels.tiles.plan import PLANS, Launch, launch_all
+from trigemm.kernels.tiles.multiply import (
+    cannot_split,
+    load_tile,
+    load_triangle,
+    multiply_add,
+    no_flags,
+    store_flag,
+    store_tile,
+)
+from trigemm.kernels.tiles.operand import Batches, Form, batch_offset, cut_batches, form_of, needs_64_bits, stride_arguments
+from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
 from trigemm.triangle import ceil_div
 
 SCALARS = ["alpha", "diagonal", "M", "N", "K", "batches", "size1", "size2"]
@@ -24,7 +32,7 @@ STRIDES = [f"{x}_{name}" for x in "abc" for name in ("batch0", "batch1", "batch2
 
 @triton.jit
 def add_tiles(
-    acc, unsplit, a_ptr, b_ptr, rows, columns, begin, end, diagonal, M, N, K, a_row, a_column, b_row, b_column,
+    acc, a_flags, b_flags, a_ptr, b_ptr, rows, columns, begin, end, diagonal, M, N, K, a_row, a_column, b_row, b_column,
     A_ORDER: tl.constexpr, A_ALIGN: tl.constexpr, B_ORDER: tl.constexpr, B_ALIGN: tl.constexpr,
     LOWER: tl.constexpr, CROSSED: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -38,13 +46,14 @@ def add_tiles(
         b = load_tile(b_ptr, depth, columns, K, N, b_row, b_column, B_ORDER, B_ALIGN)  # [BK, BN]
         acc = multiply_add(a, b, acc, PRECISION)
         if PRECISION == "bf16x6":
-            unsplit |= cannot_split(a) | cannot_split(b)
-    return acc, unsplit
+            a_flags |= cannot_split(a, A_ORDER)
+            b_flags |= cannot_split(b, B_ORDER)
+    return acc, a_flags, b_flags
 
 
 @triton.jit(do_not_specialize=[*SCALARS, *STRIDES])
 def trmm_kernel(
-    a_ptr, b_ptr, c_ptr, alpha, diagonal, M, N, K, batches, size1, size2,
+    a_ptr, b_ptr, c_ptr, flags_ptr, alpha, diagonal, M, N, K, batches, size1, size2,
     a_batch0, a_batch1, a_batch2, a_row, a_column,
     b_batch0, b_batch1, b_batch2, b_row, b_column,
     c_batch0, c_batch1, c_batch2, c_row, c_column,
@@ -53,6 +62,8 @@ def trmm_kernel(
     LOWER: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
+    if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
+        return
     tile_columns = tl.cdiv(N, BN)
     tile_column = tl.program_id(0) % tile_columns
     batch = (tl.program_id(0) // tile_columns) % batches
@@ -83,48 +94,45 @@ def trmm_kernel(
         inside_end = tl.cdiv(K, BK).to(tl.int64)
 
     acc = tl.zeros([BM, BN], tl.float32)
-    unsplit = 0
-    acc, unsplit = add_tiles(
-        acc, unsplit, a_ptr, b_ptr, rows, columns, inside_begin.to(tl.int32), inside_end.to(tl.int32), diagonal, M, N, K,
+    a_flags, b_flags = no_flags(BM, BK, A_ORDER), no_flags(BK, BN, B_ORDER)
+    acc, a_flags, b_flags = add_tiles(
+        acc, a_flags, b_flags, a_ptr, b_ptr, rows, columns, inside_begin.to(tl.int32), inside_end.to(tl.int32), diagonal, M, N, K,
         a_row, a_column, b_row, b_column, A_ORDER, A_ALIGN, B_ORDER, B_ALIGN, LOWER, False, PRECISION, INDEX, BK,
     )  # fmt: skip
-    acc, unsplit = add_tiles(
-        acc, unsplit, a_ptr, b_ptr, rows, columns, crossed_begin.to(tl.int32), crossed_end.to(tl.int32), diagonal, M, N, K,
+    acc, a_flags, b_flags = add_tiles(
+        acc, a_flags, b_flags, a_ptr, b_ptr, rows, columns, crossed_begin.to(tl.int32), crossed_end.to(tl.int32),
+        diagonal, M, N, K,
         a_row, a_column, b_row, b_column, A_ORDER, A_ALIGN, B_ORDER, B_ALIGN, LOWER, True, PRECISION, INDEX, BK,
     )  # fmt: skip
-    if PRECISION == "bf16x6" and unsplit > 0:
-        first = tl.minimum(inside_begin, crossed_begin).to(tl.int32) * (BK // 16)
-        last = tl.maximum(inside_end, crossed_end).to(tl.int32) * (BK // 16)
-        acc, unsplit = add_tiles(
-            tl.zeros([BM, BN], tl.float32), unsplit, a_ptr, b_ptr, rows, columns, first, last, diagonal, M, N, K,
-            a_row, a_column, b_row, b_column, A_ORDER, A_ALIGN, B_ORDER, B_ALIGN, LOWER, True, "ieee", INDEX, 16,
-        )  # fmt: skip
+    if PRECISION == "bf16x6":
+        store_flag(flags_ptr, a_flags, b_flags)
     store_tile(c_ptr, acc * alpha, rows, columns, M, N, c_row, c_column, C_ORDER, C_ALIGN)
 
 
 @lru_cache(PLANS)
-def _plan(a: Form, b: Form, c: Form, device: torch.device, uplo: str, diagonal: int, precision: str) -> tuple[Launch, ...]:
+def _plan(a: Form, b: Form, c: Form, device: torch.device, uplo: str, diagonal: int, precision: str) -> Plan:
     """One program an output tile."""
     m, n, k = *c.shape[-2:], a.shape[-1]
     config = product_config(a.dtype, precision, depth_contiguous=a.stride[-1] == b.stride[-2] == 1)
     bm, bn, bk = config.blocks
     tiles = ceil_div(m, bm) * ceil_div(n, bn)
-    return tuple(
-        Launch(
+
+    def launch(batches: Batches, precision: str) -> Launch:
+        return Launch(
             trmm_kernel,
             batches.matrices * tiles,
             (
                 diagonal, m, n, k, batches.matrices, *batches.sizes[1:],
                 *stride_arguments((a, b, c), batches),
                 a.order, a.align, b.order, b.align, c.order, c.align,
-                uplo == "lower", config.precision, tl.int64 if needs_64_bits(a, b, c) else tl.int32, bm, bn, bk,
+                uplo == "lower", precision, tl.int64 if needs_64_bits(a, b, c) else tl.int32, bm, bn, bk,
             ),
             offsets=batches.offsets,
             num_warps=config.num_warps,
             num_stages=config.num_stages,
-        )
-        for batches in cut_batches(a, b, c)
-    )  # fmt: skip
+        )  # fmt: skip
+
+    return Plan(cut_batches(a, b, c), launch, config.precision)
 
 
 def trmm(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, uplo: str, diagonal: int, precision: str) -> None:
@@ -133,4 +141,4 @@ def trmm(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, uplo: str, diagonal
         return
     diagonal = max(-a.shape[-2], min(a.shape[-1], diagonal))
     plan = _plan(form_of(a), form_of(b), form_of(out), out.device, uplo, diagonal, precision)
-    launch_all(plan, (a, b, out), alpha)
+    plan.run((a, b, out), alpha)
