@@ -158,7 +158,7 @@ import sys
 import numpy as np
 from numba import cuda
 
-@cuda.jit
+@cuda.jit(lineinfo=True, max_registers=64)
 def twice(x):
     x[cuda.threadIdx.x] *= 2
 
@@ -173,6 +173,8 @@ if "raise" in sys.argv:
     raise KeyError("nothing")
 if "broken" in sys.argv:
     broken[1, 32](x)
+if "interrupt" in sys.argv:
+    raise KeyboardInterrupt
 if "exit" in sys.argv:
     sys.exit(3)
 if "forget" in sys.argv:
@@ -201,6 +203,7 @@ def test_a_script_gets_its_arguments(script):
         ("raise", "script.py, line 18, failed: KeyError: 'nothing'", 1),
         ("broken", "kernel broken failed in line 12 (thread 0): AttributeError: cuda.no_such_feature is not part of", 2),
         ("exit", "script.py ended with exit code 3", 1),
+        ("interrupt", "script.py was interrupted", 1),
     ],
 )
 def test_a_script_that_fails_is_explained_and_what_was_counted_is_kept(script, argument, message, launches):

@@ -2,8 +2,10 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +131,15 @@ def test_a_kernel_that_makes_no_access_is_stopped(monkeypatch):
     monkeypatch.setattr("trigemm.lab.traffic.machine.PATIENCE", 0.3)
     with pytest.raises(KernelError, match="or made none"):
         trace(spins_on_nothing, 1, 32, np.zeros(1))
+
+
+def test_an_interrupt_ends_the_launch():
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        trace(never_ends, 1, 32, np.zeros(1))
+    out = np.zeros(4, np.float32)
+    trace(double, 1, 4, np.ones(4, np.float32), out)
+    np.testing.assert_array_equal(out, 2)
 
 
 @cuda.jit

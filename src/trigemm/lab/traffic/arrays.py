@@ -11,11 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trigemm.lab.traffic.frames import VECTOR_FUNCTIONS, caller, shown
 from trigemm.lab.traffic.log import Fault, Log, Operation, TracedMemory
-
-# Functions that read or write several adjacent elements in one instruction: in the simulator they index with a slice. A load
-# takes `array[begin:end].copy()`, a store assigns to `array[begin:end]`; the access belongs to the line that calls the function.
-VECTOR_FUNCTIONS: set[CodeType] = set()
 
 
 class Running(Protocol):
@@ -143,15 +140,15 @@ class TracedArray:
 
     def _fault(self, kind: str, index: Any, frame: FrameType) -> None:
         log = self._run.log
-        frame = _caller(frame)
-        shown = ", ".join(_shown(part) for part in (index if isinstance(index, tuple) else (index,)))
+        frame = caller(frame)
+        text = ", ".join(shown(part) for part in (index if isinstance(index, tuple) else (index,)))
         line = log.line_of(frame.f_code, frame.f_lasti)
         why = f"the array has shape {self._data.shape}"
-        log.faults.append(Fault(kind, line, self._run.thread, self._memory.name, shown, why))
+        log.faults.append(Fault(kind, line, self._run.thread, self._memory.name, text, why))
 
     def _log(self, view: NDArray[Any], operation: Operation, frame: FrameType) -> int:
         """Log one access to the adjacent bytes of `view`; returns its address."""
-        frame = _caller(frame)
+        frame = caller(frame)
         address = self._address_of(view)
         self._memory.log_address(address)
         base = self._run.log.base(self._memory, operation, frame.f_code, view.nbytes)
@@ -306,16 +303,3 @@ def traced(data: NDArray[Any], address: int, memory: TracedMemory, run: Running)
     """The array `data` as one that logs; its first element has this address."""
     kind = {1: TracedVector, 2: TracedMatrix}.get(data.ndim, TracedArray) if data.dtype.names is None else TracedArray
     return kind(data, address, memory, run)
-
-
-def _caller(frame: FrameType) -> FrameType:
-    """The frame to which an access belongs: the caller's, in a vector function."""
-    while frame.f_code in VECTOR_FUNCTIONS and frame.f_back is not None:
-        frame = frame.f_back
-    return frame
-
-
-def _shown(part: Any) -> str:
-    if isinstance(part, slice):
-        return ":".join("" if bound is None else str(bound) for bound in (part.start, part.stop))
-    return str(part)

@@ -77,8 +77,14 @@ class Machine:
         self._failure = None
         self._finished.acquire()
         self._hand_over()
-        self._finished.acquire()
-        self._finished.release()
+        try:
+            self._finished.acquire()
+        except KeyboardInterrupt:
+            self._stop(Stopped)
+            self._finished.acquire()
+            raise
+        finally:
+            self._finished.release()
         self.accesses += len(self.log.addresses)
         if self._failure is not None:
             raise self._failure
@@ -126,8 +132,6 @@ class Machine:
         try:
             with np.errstate(all="ignore"):
                 self._body()
-        except Stopped:
-            pass
         except BaseException as error:  # whatever the kernel raises ends the launch, and is raised by `run`
             self._waiting.pop(self.thread.number, None)
             if self._failure is None:
@@ -217,5 +221,9 @@ class Machine:
             quiet = quiet + TICK if now == before else 0.0
             before = now
             if (now > self.limit or quiet > PATIENCE) and self._owner and self._failure is None:
-                pythonapi.PyThreadState_SetAsyncExc(c_ulong(self._owner), py_object(LimitReached))
+                self._stop(LimitReached)
                 quiet = 0.0
+
+    def _stop(self, reason: type[BaseException]) -> None:
+        """Raise `reason` in the CUDA thread that is running, wherever it is."""
+        pythonapi.PyThreadState_SetAsyncExc(c_ulong(self._owner), py_object(reason))

@@ -14,7 +14,7 @@ from numba.cuda.errors import normalize_kernel_dimensions
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from trigemm.kernels.threads.vector import load4, store4
-from trigemm.lab.traffic.arrays import VECTOR_FUNCTIONS
+from trigemm.lab.traffic.frames import VECTOR_FUNCTIONS
 from trigemm.lab.traffic.launch import BlockKind, Launch, Options
 from trigemm.lab.traffic.machine import LimitReached
 from trigemm.lab.traffic.memory import AddressMap

@@ -71,7 +71,8 @@ def launch_table(traffic: Traffic) -> Table:
     for (space, array, operation), counts in traffic.by(lambda access: access[:3]).items():
         table.add_row(f"{array} ({space})", operation, f"{counts.elements:,}", f"{counts.requests:,}", *_quality(counts))
     if traffic.barriers:
-        table.caption = f"{sum(traffic.barriers.values()):,} barriers"
+        passed = sum(traffic.barriers.values())
+        table.caption = f"{passed:,} barrier{'s' * (passed != 1)}"
     if traffic.flops is not None:
         table.caption = f"{table.caption or ''} {sum(traffic.flops.values()):,} floating-point operations".strip()
     return table
