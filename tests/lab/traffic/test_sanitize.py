@@ -143,6 +143,12 @@ def test_what_a_second_look_in_another_order_writes_is_undone():
     np.testing.assert_array_equal(out, [*x, 9])
 
 
+def test_read_only_arguments_survive_the_second_look():
+    x, out = np.broadcast_to(np.float32(3), (8,)), zeros(9)
+    assert trace(last_block_by_ticket, 8, 32, x, np.zeros(1, np.int32), out).findings == []
+    assert out[8] == 6
+
+
 @cuda.jit
 def block_total(x, out):
     sums = cuda.shared.array(1024, float32)

@@ -47,8 +47,10 @@ class Stack:
 def assigned_name(code: CodeType, offset: int) -> str:
     """The variable that takes the result of the call at `offset` of the bytecode, or "array"."""
     following = next((found for found in get_instructions(code) if found.offset > offset), None)
-    stores = ("STORE_FAST", "STORE_DEREF", "STORE_NAME")
-    return str(following.argval) if following is not None and following.opname in stores else "array"
+    if following is None or not following.opname.startswith("STORE_"):
+        return "array"
+    # Some versions of Python store and load in one instruction of two names.
+    return following.argval[0] if isinstance(following.argval, tuple) else str(following.argval)
 
 
 class Allocator:

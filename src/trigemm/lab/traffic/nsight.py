@@ -83,7 +83,8 @@ def parse(text: str) -> list[Measured]:
     found = []
     for row in rows[2:]:
         cells = dict(zip(names, row, strict=False))
-        counts = {name: _integer(cells[counter.metric]) for name, counter in COUNTERS.items() if counter.metric in cells}
+        measured = {name: cells.get(counter.metric, "n/a") for name, counter in COUNTERS.items()}
+        counts = {name: _integer(value) for name, value in measured.items() if value != "n/a"}
         found.append(Measured(function_name(cells.get("Kernel Name", "")), counts))
     return found
 

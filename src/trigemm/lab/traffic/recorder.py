@@ -61,7 +61,8 @@ class Recorder:
         traffic = first.traffic()
         if sanitizer is not None:
             sanitizer.finish()
-            self._look_at_outputs(first, sanitizer)
+            if error is None:
+                self._look_at_outputs(first, sanitizer)
             findings = sanitizer.findings()
             if error is None and sanitizer.order.relied_on_atomics:
                 # Only the atomics of this very run kept some accesses apart: see whether those of another order do so too.
@@ -102,13 +103,11 @@ class Recorder:
         A kernel whose threads wait for earlier ones may not come to an end in this order: then nothing is found.
         """
         after = [array.copy() for array in launch.arrays.values()]
-        for array, content in zip(launch.arrays.values(), before, strict=True):
-            array[...] = content
+        _fill(launch, before)
         sanitizer = Sanitizer(launch.function.__name__)
         error = self._run(launch, sanitizer, reverse=True)
         sanitizer.finish()
-        for array, content in zip(launch.arrays.values(), after, strict=True):
-            array[...] = content
+        _fill(launch, after)
         return [] if error is not None else sanitizer.findings()
 
     def _look_at_outputs(self, launch: Launch, sanitizer: Sanitizer) -> None:
@@ -121,6 +120,13 @@ class Recorder:
             index = np.nonzero(np.broadcast_to(region, array.shape))
             required = memory.starts[0] + sum(i * stride for i, stride in zip(index, array.strides, strict=True))
             sanitizer.unwritten_outputs(name, memory, launch.definition(), np.asarray(required, dtype=np.int64))
+
+
+def _fill(launch: Launch, contents: list[np.ndarray[Any, Any]]) -> None:
+    """Give the launch's arrays these contents."""
+    for array, content in zip(launch.arrays.values(), contents, strict=True):
+        if array.flags.writeable:
+            array[...] = content
 
 
 def _united(first: list[Finding], second: list[Finding]) -> list[Finding]:
