@@ -45,6 +45,12 @@ def test_two_hundred_cases_pass(tmp_path):
     assert len(path.read_text().splitlines()) == len(summaries) + 1
 
 
+def test_jobs_must_be_positive():
+    result = run("--jobs", "0")
+    assert result.exit_code == 2
+    assert "--jobs must be at least 1, got 0" in result.stderr
+
+
 def test_a_table_is_printed():
     result = run("--cases", "3", "--operation", "trmm", "--operation", "gemmt", "--dtype", "float16", "--seed", "5")
     assert result.exit_code == 0

@@ -99,3 +99,19 @@ def test_tile_kernels(operation, device):
     tally = tallies[operation]
     assert tally.cases > 0
     assert not tally.failed, f"{tally.reason}\n{sweep.as_python(tally.failure)}"
+
+
+def test_processes_that_share_a_sweep_find_what_one_finds():
+    sweep = Sweep(seed=4, largest=20)
+    alone, shared, seen = {}, {}, []
+    sweep.run(30, alone)
+    sweep.run(30, shared, lambda: seen.append(1), jobs=2)
+    assert len(seen) == 30
+    assert shared.keys() == alone.keys()
+    for operation, tally in alone.items():
+        found = shared[operation]
+        assert (found.cases, found.failed, found.worst_error_over_budget) == (
+            tally.cases,
+            tally.failed,
+            tally.worst_error_over_budget,
+        )

@@ -27,6 +27,7 @@ def verify(
     ] = None,
     cases: Annotated[int, typer.Option(help="How many random cases.")] = 1000,
     seed: Annotated[int, typer.Option(help="Which ones: a seed gives the same cases each time.")] = 0,
+    jobs: Annotated[int, typer.Option(help="How many processes share the cases.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each operation and nothing else.")] = False,
     save: Annotated[Path | None, typer.Option(help="Append the same objects to this file.")] = None,
 ) -> None:
@@ -40,6 +41,8 @@ def verify(
     from trigemm.lab.sweep import Tally
 
     try:
+        if jobs < 1:
+            raise ValueError(f"--jobs must be at least 1, got {jobs}")
         sweep = _sweep(operation, kernel, device, dtype, precision, cases, seed)
         if save is not None:
             records.check_writable(save)
@@ -49,7 +52,7 @@ def verify(
 
     err = Console(stderr=True)
     tallies: dict[str, Tally] = {}
-    stopped = _run(sweep, cases, tallies, err)
+    stopped = _run(sweep, cases, jobs, tallies, err)
     summaries = [_summary(sweep, name, tally, smallest=stopped is None) for name, tally in tallies.items()]
     for summary in summaries:
         if save is not None:
@@ -127,7 +130,7 @@ def _kernels(key: str, operations: list[str] | None, device: str) -> "dict[str, 
     return found
 
 
-def _run(sweep: "Sweep", cases: int, tallies: "dict[str, Tally]", err: Any) -> str | None:
+def _run(sweep: "Sweep", cases: int, jobs: int, tallies: "dict[str, Tally]", err: Any) -> str | None:
     """Run the sweep behind a progress bar; why it stopped early, or None."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -135,7 +138,7 @@ def _run(sweep: "Sweep", cases: int, tallies: "dict[str, Tally]", err: Any) -> s
     try:
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task("verifying", total=cases)
-            sweep.run(cases, tallies, lambda: bar.advance(task))
+            sweep.run(cases, tallies, lambda: bar.advance(task), jobs)
     except KeyboardInterrupt:
         return INTERRUPTED
     except RuntimeError as error:

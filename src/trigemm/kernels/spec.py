@@ -25,6 +25,11 @@ from typing import Any
 ALL_DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
+def takes_all(problem: Mapping[str, Any]) -> str | None:
+    """The `refuse` of a kernel without limits."""
+    return None
+
+
 @dataclass(frozen=True)
 class KernelSpec:
     """One kernel of the catalogue.
@@ -48,7 +53,7 @@ class KernelSpec:
     device: str
     dtypes: tuple[str, ...]
     entry_point: str
-    refuse: Callable[[Mapping[str, Any]], str | None] = lambda problem: None
+    refuse: Callable[[Mapping[str, Any]], str | None] = takes_all
     predict: str | None = None
 
     @cached_property

@@ -1,5 +1,6 @@
 """The circumstances of a measurement: device, versions, commit. A number without them is not worth keeping."""
 
+import os
 import platform
 import re
 import shutil
@@ -71,11 +72,14 @@ def free_memory(device: str) -> int | None:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this package is imported from, with "-dirty" if tracked files differ; None outside one."""
+    """The commit of the checkout that this package is imported from, with "-dirty" if tracked files differ.
+
+    Where there is no repository, as in an exported tree, what TRIGEMM_COMMIT in the environment names, or None.
+    """
     top = _output("git", "-C", str(_HERE), "rev-parse", "--show-toplevel")
     # An installed copy may lie inside some other repository: only our own source tree counts.
     if top is None or Path(top, "src", "trigemm", "lab").resolve() != _HERE:
-        return None
+        return os.environ.get("TRIGEMM_COMMIT")
     return _output("git", "-C", str(_HERE), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
 
 

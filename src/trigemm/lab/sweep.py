@@ -1,10 +1,13 @@
 """Many random cases, and what they come to: a tally for each operation."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from random import Random
 from typing import Any
+
+import torch
 
 from trigemm.kernels.spec import ALL_DTYPES, KernelSpec
 from trigemm.lab.cases import OPERATIONS, PRECISIONS, Case, shrink
@@ -54,10 +57,15 @@ class Sweep:
     kernels: Mapping[str, KernelSpec] = field(default_factory=dict)
     largest: int = 1024
 
-    def cases(self, count: int) -> Iterator[Case]:
-        """At most `count` cases; operations take turns. What a kernel refuses is drawn again, and left out in the end."""
+    def cases(self, count: int, share: int = 0, shares: int = 1) -> Iterator[Case]:
+        """At most `count` cases, or one of the `shares` that they fall into by form; operations take turns.
+
+        What a kernel refuses is drawn again, and left out in the end.
+        """
         forms = count if self.device == "cpu" else CUDA_FORMS
         for number in range(count):
+            if number % forms % shares != share:
+                continue
             form = number % forms
             operation = self.operations[form % len(self.operations)]
             kernel = self.kernels.get(operation)
@@ -87,15 +95,45 @@ class Sweep:
             options["kernel"] = self.kernels[case.operation].entry_point
         return case.as_python(**options)
 
-    def run(self, count: int, tallies: dict[str, Tally], on_case: Callable[[], object] = lambda: None) -> None:
-        """Verify `count` cases into `tallies`, one an operation. Interrupted, they hold what was done until then."""
-        for case in self.cases(count):
+    def run(self, count: int, tallies: dict[str, Tally], on_case: Callable[[], object] = lambda: None, jobs: int = 1) -> None:
+        """Verify `count` cases into `tallies`, one an operation, in `jobs` processes.
+
+        Interrupted, the tallies hold what was done until then.
+        """
+        if jobs == 1:
+            self._add_to(tallies, self._checked(count, 0, 1), on_case)
+            return
+        # More shares than processes: those that must compile more kernels do not hold up the end.
+        shares = min(count, 8 * jobs)
+        context = get_context("spawn")
+        with context.Pool(jobs, _be_one_of, (jobs,)) as pool:
+            tasks = ((self, count, share, shares) for share in range(shares))
+            for results in pool.imap_unordered(_share, tasks):
+                self._add_to(tallies, results, on_case)
+
+    def _checked(self, count: int, share: int, shares: int) -> Iterator[tuple[Case, Verdict, float]]:
+        for case in self.cases(count, share, shares):
             start = time.perf_counter()
             verdict = self.check(case)
-            tallies.setdefault(case.operation, Tally()).add(case, verdict, time.perf_counter() - start)
+            yield case, verdict, time.perf_counter() - start
+
+    @staticmethod
+    def _add_to(tallies: dict[str, Tally], results: Iterable[tuple[Case, Verdict, float]], on_case: Callable[[], object]) -> None:
+        for case, verdict, seconds in results:
+            tallies.setdefault(case.operation, Tally()).add(case, verdict, seconds)
             on_case()
 
     def smallest(self, failure: Case) -> tuple[Case, Verdict]:
         """The simplest failing case found from one that failed, and its verdict."""
         case = shrink(failure, lambda simpler: not self.check(simpler).passed)
         return case, self.check(case)
+
+
+def _be_one_of(jobs: int) -> None:
+    """Start of a process that shares the machine with others: each takes its part of the threads."""
+    torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
+
+
+def _share(task: tuple[Sweep, int, int, int]) -> list[tuple[Case, Verdict, float]]:
+    sweep, count, share, shares = task
+    return list(sweep._checked(count, share, shares))
