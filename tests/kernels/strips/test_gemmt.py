@@ -6,6 +6,7 @@ import torch
 
 from trigemm import reference
 from trigemm.kernels.strips.gemmt import gemmt, scores, strip_heights
+from trigemm.kernels.strips.product import torch_is_exact
 
 NAN = math.nan
 SIZES = [(0, 3, 2), (3, 0, 2), (4, 5, 0), (1, 1, 1), (7, 33, 5), (33, 7, 64), (127, 129, 40), (300, 129, 33), (129, 300, 2)]
@@ -64,7 +65,7 @@ def test_nothing_is_written_around_a_view(operands, dtype):
     assert torch.equal(bits(whole), bits(before))
 
 
-@pytest.mark.parametrize(("batch", "m", "n", "k"), [(1, 700, 650, 600), (70, 320, 300, 33), (3, 64, 64, 64)])
+@pytest.mark.parametrize(("batch", "m", "n", "k"), [(1, 700, 650, 600), (3, 620, 640, 33), (20, 90, 200, 33), (3, 64, 64, 64)])
 def test_every_choice_of_strips(operands, over_budget, batch, m, n, k):
     a, b = operands.plain(batch, m, k, dtype=torch.float32), operands.plain(batch, k, n, dtype=torch.float32)
     out = run(a, b, torch.full((batch, m, n), NAN), fill=0.0)
@@ -72,8 +73,13 @@ def test_every_choice_of_strips(operands, over_budget, batch, m, n, k):
 
 
 def test_choices_of_strips_differ():
-    chosen = {strip_heights(1, 700, 650, 600), strip_heights(70, 320, 300, 33), strip_heights(3, 64, 64, 64)}
-    assert [len(heights) for heights in sorted(chosen)] == [1, 2, 2]
+    chosen = {
+        strip_heights(1, 700, 650, 600),
+        strip_heights(3, 620, 640, 33),
+        strip_heights(3, 64, 64, 64),
+        strip_heights(1, 64, 64, 4),
+    }
+    assert [len(heights) for heights in sorted(chosen)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.125, 0.3, -7.0, 0.0])
@@ -109,15 +115,29 @@ def test_half_precision_sums_in_float32(operands):
         assert torch.equal(out, torch.full((70, 70), 8192.0, dtype=dtype).tril())
 
 
+@pytest.mark.parametrize("batch", [2, 40])
 @pytest.mark.parametrize("precision", ["highest", "high", "medium"])
-def test_precision_settings_change_no_bit(operands, precision):
-    a, b = operands.plain(2, 150, 64, dtype=torch.float32), operands.plain(2, 64, 150, dtype=torch.float32)
-    wanted = run(a, b, torch.zeros(2, 150, 150))
+def test_precision_settings_cost_no_accuracy(operands, over_budget, precision, batch):
+    a, b = operands.plain(batch, 150, 64, dtype=torch.float32), operands.plain(batch, 64, 150, dtype=torch.float32)
+    exact = reference.gemmt(a, b)
     setting = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision(precision)
-        assert torch.equal(run(a, b, torch.zeros(2, 150, 150), precision=precision), wanted)
+        out = run(a, b, torch.zeros(batch, 150, 150), fill=0.0, precision=precision)
         assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision(setting)
+    assert over_budget(out, exact, a, b) <= 1
+
+
+def test_torch_multiplies_only_where_it_is_exact():
+    setting = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        assert torch_is_exact(torch.ones(1))
+        torch.set_float32_matmul_precision("medium")
+        assert not torch_is_exact(torch.ones(1))
+        assert torch_is_exact(torch.ones(1, dtype=torch.float64))
     finally:
         torch.set_float32_matmul_precision(setting)
 

@@ -10,7 +10,7 @@ import numpy
 from torch import Tensor
 
 from trigemm.kernels.strips.geometry import blocks, strips
-from trigemm.kernels.strips.product import array, groups, multiply, operand, scaled, store, takes_sums
+from trigemm.kernels.strips.product import array, groups, multiply, operand, scaled, store, takes_sums, tensor, torch_is_exact
 from trigemm.triangle import Triangle
 
 GROUP = 16
@@ -19,15 +19,21 @@ GROUP = 16
 GROUP_ENTRIES = 2**22
 """Entries of the output that a larger group of small matrices may have."""
 
+BATCHED_SIZE = 512
+"""Up to this many rows and columns, many matrices are faster with torch's batched product and a copy than with NumPy's loop."""
+
 
 def strip_heights(matrices: int, rows: int, columns: int, depth: int) -> tuple[int, ...]:
-    """Heights of strips, outer and inner, for matrices that go together; a strip must save more work than its calls cost."""
+    """Heights of strips, outer and inner, for matrices that go together; a strip must save more work than its calls cost.
+
+    Measured with benchmarks/cpu_strips.py on two cores.
+    """
     work = matrices * columns * depth
     if work < 2**15:
         return (max(1, rows),)
     if work < 2**17:
         return (256,)
-    return (512 if depth >= 512 else 256, 32 if matrices >= 2 * GROUP else 64)
+    return (512 if depth >= 512 else 256, 64)
 
 
 @numpy.errstate(all="ignore")
@@ -37,12 +43,14 @@ def triangle_product(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: 
         a, b, out, triangle = b.mT, a.mT, out.mT, triangle.transposed
     a, b = operand(a), operand(b)
     *batch, rows, depth = a.shape
-    columns = b.shape[-1]
-    direct = takes_sums(out)
-    limit = max(GROUP, GROUP_ENTRIES // (rows * columns)) if direct else max(1, GROUP_ENTRIES // (256 * columns))
-    heights = strip_heights(min(limit, prod(batch)), rows, columns, depth)
+    columns, matrices = b.shape[-1], prod(batch)
+    batched = max(rows, columns, depth) <= BATCHED_SIZE and matrices >= GROUP and torch_is_exact(a)
+    view = tensor if batched else array
+    direct = takes_sums(out) and not batched
+    limit = max(GROUP if direct else 1, GROUP_ENTRIES // (min(rows, 512) * columns))
+    heights = (64,) if batched else strip_heights(min(limit, matrices), rows, columns, depth)
     for a_part, b_part, out_part in groups(limit, a, b, out):
-        left, right = array(a_part), array(b_part)
+        left, right = view(a_part), view(b_part)
         left, factor = scaled(left, alpha, right) if 4 * depth <= columns else (left, alpha)
         target = array(out_part) if direct else None
         for block in blocks(triangle, heights):
@@ -50,7 +58,7 @@ def triangle_product(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: 
             if target is not None and block.inside is None:
                 multiply(x, y, target[..., block.rows, block.columns], factor)
             else:
-                store(multiply(x, y, alpha=factor), out_part[..., block.rows, block.columns], block.inside)
+                store(multiply(x, y, None, factor), out_part[..., block.rows, block.columns], block.inside)
 
 
 def gemmt(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str) -> None:

@@ -2,7 +2,8 @@
 
 On the CPU the BLAS is NumPy's: it takes views with a leading dimension as they are and computes float32 as float32 whatever
 torch's precision settings say. NumPy also does the work between its products: torch's threads, waiting for more work after an
-operation, would hold the cores that the BLAS's threads need. Elsewhere torch does all of it.
+operation, would hold the cores that the BLAS's threads need. On other devices torch does all of it, and on the CPU for batches
+of small matrices, which it spreads over its threads.
 """
 
 from collections.abc import Iterator
@@ -48,6 +49,12 @@ def operand(x: Tensor) -> Tensor:
     return (base if in_blas_layout(base) else base.contiguous()).expand(x.shape)
 
 
+def torch_is_exact(x: Tensor) -> bool:
+    """Whether torch multiplies CPU tensors of this dtype in full precision under the settings now in force."""
+    float32_precision = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+    return x.device.type == "cpu" and (x.dtype == torch.float64 or float32_precision in ("none", "ieee"))
+
+
 def takes_sums(out: Tensor) -> bool:
     """Whether a BLAS can write its sums into `out` itself."""
     return out.dtype == sum_dtype(out.dtype) and in_blas_layout(out)
@@ -59,7 +66,7 @@ def array(x: Tensor) -> Array:
 
 
 def tensor(x: Array) -> Tensor:
-    """The inverse of `array`."""
+    """The same memory as a tensor."""
     return torch.from_numpy(x) if isinstance(x, numpy.ndarray) else x
 
 
@@ -88,6 +95,8 @@ def multiply(a: Array, b: Array, out: Array | None = None, alpha: float = 1.0) -
             term = scratch("term", shape, a.dtype)
             out += numpy.matmul(a[..., begin : begin + piece], b[..., begin : begin + piece, :], out=term)
     else:
+        if out is None and a.device.type == "cpu":
+            out = torch.from_numpy(scratch("product", (*a.shape[:-1], b.shape[-1]), str(a.dtype).removeprefix("torch.")))
         out = torch.matmul(a, b, out=out)
     if alpha != 1.0:
         out *= alpha
