@@ -85,8 +85,11 @@ def product_shape(operation: str, left: Tensor, right: Tensor, *, transposed: bo
             f"{operation}: inner sizes differ, {depth} and {right.shape[-2]}; got {describe(**given)}; "
             "shapes that fit are (…,M,K) and (…,K,N)"
         )
+    batch = left.shape[:-2]
+    if batch == right.shape[:-2]:
+        return (*batch, rows, right.shape[-1])
     try:
-        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        batch = torch.broadcast_shapes(batch, right.shape[:-2])
     except RuntimeError:
         raise ValueError(
             f"{operation}: batch dimensions {tuple(left.shape[:-2])} and {tuple(right.shape[:-2])} do not broadcast; "
