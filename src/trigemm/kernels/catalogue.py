@@ -15,7 +15,11 @@ LADDER = "causal_scores_qkvpacked"
 
 
 def _needs_triton(problem: Mapping[str, Any]) -> str | None:
-    return None if find_spec("triton") else "it needs Triton, which comes with PyTorch's GPU builds (pip install triton)"
+    if not find_spec("triton"):
+        return "it needs Triton, which comes with PyTorch's GPU builds (pip install triton)"
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+        return "it needs bfloat16 tensor cores: a GPU of compute capability 8.0 or higher"
+    return None
 
 
 def _products(operation: str) -> tuple[KernelSpec, KernelSpec]:

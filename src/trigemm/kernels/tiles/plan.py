@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.runtime.errors import OutOfResources
 
 from trigemm.kernels.tiles.operand import Batches
 
@@ -47,9 +48,19 @@ class Launch:
         operands = self.describe(*tensors) if self.describe else tensors
         grid = (self.programs, 1, 1)
         if self.compiled is None:
-            self.compiled = self.kernel[grid](*operands, flags, *scalars, *self.arguments, **self.options)
+            self._compile_and_launch(grid, (*operands, flags, *scalars, *self.arguments))
         else:
             self.compiled[grid](*operands, flags, *scalars, *self.arguments)
+
+    def _compile_and_launch(self, grid: tuple[int, int, int], arguments: tuple[Any, ...]) -> None:
+        while True:
+            try:
+                self.compiled = self.kernel[grid](*arguments, **self.options)
+                return
+            except OutOfResources:  # a GPU with less shared memory than the configuration was made for
+                if self.options.get("num_stages", 1) == 1:
+                    raise
+                self.options["num_stages"] -= 1
 
 
 class Plan:
