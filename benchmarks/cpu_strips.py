@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_strips.py [--seconds 3] [--only NAME]
 
-All variants write into one output that exists already (but for "fresh"), take turns, and rest 20 ms before each turn, so that no
+All variants write into one output that exists already (but for "fresh"), take turns, and rest 60 ms before each turn, so that no
 thread pool still spins in another one's time. Times are medians in milliseconds. `speedup` is the faster full product's time over
 that of the strips.
 """
@@ -18,6 +18,7 @@ import numpy
 import torch
 
 from trigemm.kernels.strips.gemmt import gemmt, scores
+from trigemm.kernels.strips.scratch import empty
 from trigemm.kernels.strips.syrk import syrk
 from trigemm.kernels.strips.trmm import trmm
 
@@ -32,7 +33,7 @@ def medians(variants: Variants, seconds: float) -> dict[str, float]:
     begin = time.perf_counter()
     while len(times["strips"]) < 5 or (time.perf_counter() - begin < seconds and len(times["strips"]) < 200):
         for name, run in variants.items():
-            time.sleep(0.02)
+            time.sleep(0.06)
             start = time.perf_counter()
             run()
             times[name].append(1e3 * (time.perf_counter() - start))
@@ -54,7 +55,7 @@ def fresh_case(batch: int, t: int, depth: int) -> Variants:
     return {
         "numpy": lambda: numpy.matmul(a.numpy(), b.numpy()),
         "torch": lambda: torch.bmm(a, b),
-        "strips": lambda: gemmt(a, b, a.new_empty(batch, t, t), alpha=1.0, diagonal=0, fill=None, precision="highest"),
+        "strips": lambda: gemmt(a, b, empty((batch, t, t), a.dtype), alpha=1.0, diagonal=0, fill=None, precision="highest"),
     }
 
 

@@ -9,7 +9,7 @@ from math import prod
 import numpy
 from torch import Tensor
 
-from trigemm.kernels.strips.geometry import blocks, strips
+from trigemm.kernels.strips.geometry import blocks, gpu_height, strips
 from trigemm.kernels.strips.product import array, groups, multiply, operand, scaled, store, takes_sums, tensor, torch_is_exact
 from trigemm.triangle import Triangle
 
@@ -49,6 +49,8 @@ def triangle_product(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: 
     direct = takes_sums(out) and not batched
     limit = max(GROUP if direct else 1, GROUP_ENTRIES // (min(rows, 512) * columns))
     heights = (64,) if batched else strip_heights(min(limit, matrices), rows, columns, depth)
+    if out.device.type != "cpu":
+        limit, heights = matrices, (gpu_height(rows),)
     for a_part, b_part, out_part in groups(limit, a, b, out):
         left, right = view(a_part), view(b_part)
         left, factor = scaled(left, alpha, right) if 4 * depth <= columns else (left, alpha)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from trigemm.triangle import Triangle
+from trigemm.triangle import Triangle, ceil_div
 
 ALIGN = 16
 """Strips are cut at multiples of this many columns: whole vectors and cache lines of every dtype for a BLAS."""
@@ -35,6 +35,15 @@ class Block:
     rows: slice
     columns: slice
     inside: Triangle | None
+
+
+def gpu_height(rows: int) -> int:
+    """Height of strips on a GPU, which wants few and large products: four strips are 5/8 of the square.
+
+    >>> gpu_height(4096), gpu_height(100)
+    (1024, 256)
+    """
+    return max(256, ceil_div(rows, 4))
 
 
 def length(part: slice) -> int:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from trigemm.kernels.strips.gemmt import triangle_product
-from trigemm.kernels.strips.geometry import strips
+from trigemm.kernels.strips.geometry import gpu_height, strips
 from trigemm.kernels.strips.product import sum_dtype
 from trigemm.triangle import Triangle
 
@@ -20,7 +20,8 @@ def syrk(a: Tensor, c: Tensor | None, out: Tensor, *, alpha: float, beta: float,
     sums = out if added is None else torch.empty_like(out, dtype=sum_dtype(out.dtype))
     triangle = Triangle(out.shape[-2], out.shape[-1])
     triangle_product(a, a.mT, sums, alpha, triangle)
-    for strip in strips(triangle, HEIGHT):
+    height = HEIGHT if out.device.type == "cpu" else gpu_height(triangle.rows)
+    for strip in strips(triangle, height):
         left, right = slice(0, strip.rows.start), slice(strip.rows.stop, None)
         corner = sums[..., strip.rows, strip.rows]
         belongs = torch.ones(corner.shape[-2:], dtype=torch.bool, device=out.device).tril_()
