@@ -45,7 +45,9 @@ def test_the_line_of_python_runs(capsys):
     line = case.as_python(device="cpu")
     exec(line)
     assert capsys.readouterr().out.startswith("pass: ")
-    assert line.startswith("from math import inf; from trigemm.lab.verify import Case, verify_case; print(verify_case(Case('gemmt'")
+    assert line.startswith(
+        "from math import inf; from trigemm.lab.verify import Case, verify_case; print(verify_case(Case('gemmt'"
+    )
     assert "float32" not in line
 
 
