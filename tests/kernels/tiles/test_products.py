@@ -85,6 +85,7 @@ def test_rows_are_for_what_tma_can_address(device):
     a, b, out = random(8, 64, device=device), random(64, 8, device=device), random(8, 8, device=device)
     assert by_rows(a, b.mT.contiguous().mT, out)
     assert not by_rows(a, b, out)
+    assert not by_rows(a[:1].expand(8, 64), b.mT.contiguous().mT, out)
     assert not by_rows(a, b.mT.contiguous().mT, random(8, 9, device=device)[:, :8])
     assert not by_rows(a[:, 1:61], b.mT.contiguous().mT[1:61], out)
     assert not by_rows(random(8, 256, device=device), random(8, 256, device=device).mT, out)

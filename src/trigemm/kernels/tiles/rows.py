@@ -103,9 +103,9 @@ def rows_kernel(
 
 
 def _accelerated(x: Form) -> bool:
-    """Whether TMA can address the rows of an operand: contiguous, and each at a multiple of 16 bytes."""
+    """Whether TMA can address the rows of an operand: contiguous, apart, and each at a multiple of 16 bytes."""
     multiples = not any(stride % x.vector for stride in x.stride[:-1])
-    return x.stride[-1] == 1 and x.aligned and multiples and max(x.shape[-2:]) < 2**31
+    return x.stride[-1] == 1 and x.stride[-2] >= x.shape[-1] and x.aligned and multiples and max(x.shape[-2:]) < 2**31
 
 
 @lru_cache(PLANS)
