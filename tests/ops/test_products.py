@@ -126,6 +126,20 @@ def test_compiled_without_a_graph_break(call, shapes):
     torch.testing.assert_close(torch.autograd.grad(found, operands, grad), torch.autograd.grad(expected, operands, grad))
 
 
+def test_compiled_with_sizes_that_change():
+    compiled = torch.compile(trigemm.causal_scores, fullgraph=True, dynamic=True, backend="aot_eager")
+    for queries, keys, heads, kv_heads in ((5, 7, 4, 2), (8, 8, 4, 2), (3, 11, 6, 3)):
+        q, k = random(2, heads, queries, 8, requires_grad=True), random(2, kv_heads, keys, 8)
+        torch.testing.assert_close(compiled(q, k), trigemm.causal_scores(q, k))
+
+
+def test_compiled_into_an_out():
+    a, b, out = random(3, 5, 4), random(4, 6), random(3, 5, 6)
+    compiled = torch.compile(lambda a, b, out: trigemm.gemmt(a, b, out=out) * 2, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(a, b, out), 2 * trigemm.gemmt(a, b))
+    torch.testing.assert_close(out, trigemm.gemmt(a, b))
+
+
 @each_call
 def test_vmap_is_a_loop(call, shapes):
     operands = [random(4, *shape) for shape in shapes]
