@@ -18,7 +18,6 @@ import numpy
 import torch
 
 from trigemm.kernels.strips.gemmt import gemmt, scores
-from trigemm.kernels.strips.scratch import empty
 from trigemm.kernels.strips.syrk import syrk
 from trigemm.kernels.strips.trmm import trmm
 
@@ -55,7 +54,7 @@ def fresh_case(batch: int, t: int, depth: int) -> Variants:
     return {
         "numpy": lambda: numpy.matmul(a.numpy(), b.numpy()),
         "torch": lambda: torch.bmm(a, b),
-        "strips": lambda: gemmt(a, b, empty((batch, t, t), a.dtype), alpha=1.0, diagonal=0, fill=None, precision="highest"),
+        "strips": lambda: gemmt(a, b, torch.empty(batch, t, t), alpha=1.0, diagonal=0, fill=None, precision="highest"),
     }
 
 

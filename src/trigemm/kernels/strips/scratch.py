@@ -1,19 +1,13 @@
-"""Memory in which new pages cost little: scratch that a thread keeps between calls, and large new tensors in huge pages."""
+"""Scratch memory that a thread keeps between calls, for new pages cost more time than what is written there."""
 
-import mmap
 import threading
 from math import prod
 from typing import Any
 
 import numpy
-import torch
-from torch import Tensor
 
 KEPT_BYTES = 2**23
 """The largest buffer that is kept; what is larger is allocated anew."""
-
-HUGE_BYTES = 2**23
-"""Tensors of this size and above are put in huge pages."""
 
 
 class _Buffers(threading.local):
@@ -37,19 +31,3 @@ def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
     if buffer is None or buffer.nbytes < size:
         buffer = _buffers.by_name[name] = numpy.empty(size, numpy.uint8)
     return buffer[:size].view(dtype).reshape(shape)
-
-
-def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An uninitialised CPU tensor, as torch.empty, in huge pages where it is large and the system has them.
-
-    A large tensor's pages come into being as it is first written, and 4 KiB pages then cost more time than the product.
-
-    >>> empty((2, 3), torch.float32).shape
-    torch.Size([2, 3])
-    """
-    size = prod(shape) * dtype.itemsize
-    if size < HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(shape, dtype=dtype)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
