@@ -1,7 +1,7 @@
 """Run every kernel for CUDA once or twice at a small size, for NVIDIA's compute-sanitizer to watch.
 
     export PYTORCH_NO_CUDA_MEMORY_CACHING=1    # every tensor its own allocation, so that a step beyond one is seen
-    compute-sanitizer --tool memcheck  python benchmarks/sanitize.py
+    compute-sanitizer --tool memcheck --report-api-errors no python benchmarks/sanitize.py    # libraries probe the driver
     compute-sanitizer --tool racecheck python benchmarks/sanitize.py
 
 Results are compared with the referee as well. Names of kernels may be given to run these alone.

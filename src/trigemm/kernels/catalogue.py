@@ -27,7 +27,7 @@ def _products(operation: str) -> tuple[KernelSpec, KernelSpec]:
     tiles, strips = f"trigemm.kernels.tiles.{operation}:{operation}", f"trigemm.kernels.strips.{operation}:{operation}"
     return (
         KernelSpec(
-            1, "tiles", operation, "a program a tile, on tensor cores (Triton)", "cuda", TILE_DTYPES, tiles, _needs_triton
+            1, "tiles", operation, "programs of tiles, on tensor cores (Triton)", "cuda", TILE_DTYPES, tiles, _needs_triton
         ),
         KernelSpec(2, "strips", operation, "a BLAS call a strip of rows", "any", ALL_DTYPES, strips),
     )
@@ -54,7 +54,7 @@ CATALOGUE: tuple[KernelSpec, ...] = (
         6,
         "tiles",
         LADDER,
-        "a program a tile, on tensor cores (Triton)",
+        "a row of tiles a program, on tensor cores (Triton)",
         "cuda",
         TILE_DTYPES,
         "trigemm.kernels.tiles.gemmt:scores",

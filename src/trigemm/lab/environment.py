@@ -74,13 +74,14 @@ def free_memory(device: str) -> int | None:
 def commit() -> str | None:
     """The commit of the checkout that this package is imported from, with "-dirty" if tracked files differ.
 
-    Where there is no repository, as in an exported tree, what TRIGEMM_COMMIT in the environment names, or None.
+    Where no commit is known, as in an exported tree, what TRIGEMM_COMMIT in the environment names, or None.
     """
     top = _output("git", "-C", str(_HERE), "rev-parse", "--show-toplevel")
+    found = None
     # An installed copy may lie inside some other repository: only our own source tree counts.
-    if top is None or Path(top, "src", "trigemm", "lab").resolve() != _HERE:
-        return os.environ.get("TRIGEMM_COMMIT")
-    return _output("git", "-C", str(_HERE), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    if top is not None and Path(top, "src", "trigemm", "lab").resolve() == _HERE:
+        found = _output("git", "-C", str(_HERE), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    return found or os.environ.get("TRIGEMM_COMMIT")
 
 
 def _cpu_model() -> str:
