@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -54,6 +55,12 @@ def test_syrk_reads_one_half_of_c(uplo):
     unread = torch.where(reference.triangle_mask(5, 5, uplo), c, NAN)
     expected = reference.syrk(a, beta=1.0, c=c, uplo=uplo)
     torch.testing.assert_close(trigemm.syrk(a, beta=1.0, c=unread, uplo=uplo), expected)
+
+
+def test_a_diagonal_as_far_out_as_one_likes():
+    a, b = random(3, 4), random(4, 5)
+    for diagonal, expected in ((10**30, a @ b), (-(10**30), torch.zeros(3, 5, **DOUBLE)), (np.int64(1), (a @ b).tril(1))):
+        torch.testing.assert_close(trigemm.gemmt(a, b, diagonal=diagonal), expected)
 
 
 @pytest.mark.parametrize("call", [trigemm.gemmt, trigemm.trmm])
@@ -133,11 +140,26 @@ def test_compiled_with_sizes_that_change():
         torch.testing.assert_close(compiled(q, k), trigemm.causal_scores(q, k))
 
 
-def test_compiled_into_an_out():
-    a, b, out = random(3, 5, 4), random(4, 6), random(3, 5, 6)
-    compiled = torch.compile(lambda a, b, out: trigemm.gemmt(a, b, out=out) * 2, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(a, b, out), 2 * trigemm.gemmt(a, b))
-    torch.testing.assert_close(out, trigemm.gemmt(a, b))
+def test_compiled_into_an_out_of_sizes_that_change():
+    compiled = torch.compile(
+        lambda a, b, out: trigemm.gemmt(a, b, out=out) * 2, fullgraph=True, dynamic=True, backend="aot_eager"
+    )
+    for rows, columns in ((5, 6), (7, 4)):
+        a, b, out = random(3, rows, 4), random(4, columns), random(3, rows, columns)
+        torch.testing.assert_close(compiled(a, b, out), 2 * trigemm.gemmt(a, b))
+        torch.testing.assert_close(out, trigemm.gemmt(a, b))
+
+
+def test_transforms_inside_a_compiled_function_are_left_to_eager_or_refused():
+    a, b = random(3, 4), random(4, 3)
+
+    def gradient(a):
+        return torch.func.grad(lambda a: trigemm.gemmt(a, b).sum())(a)
+
+    torch.testing.assert_close(torch.compile(gradient, backend="eager")(a), gradient(a))
+    torch.compiler.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(gradient, backend="eager", fullgraph=True)(a)
 
 
 @each_call
@@ -152,12 +174,37 @@ def test_vmap_is_a_loop(call, shapes):
 
 @each_call
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # raised inside torch.func.jvp
-def test_forward_mode_is_refused(call, shapes):
-    operands = [random(*shape) for shape in shapes]
-    with pytest.raises(NotImplementedError, match="forward-mode differentiation is not supported"):
-        torch.func.jvp(call, tuple(operands), tuple(map(torch.ones_like, operands)))
-    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):
-        call(*(forward_ad.make_dual(x, torch.ones_like(x)) for x in operands))
+def test_transforms_of_torch_func(call, shapes):
+    operands = tuple(random(*shape) for shape in shapes)
+    grad = random(*call(*operands).shape)
+
+    def loss(*operands):
+        return (call(*operands) * grad).sum()
+
+    every = tuple(range(len(operands)))
+    inputs = [x.clone().requires_grad_() for x in operands]
+    expected = torch.autograd.grad(loss(*inputs), inputs)
+    torch.testing.assert_close(torch.func.grad(loss, every)(*operands), expected)
+    torch.testing.assert_close(torch.func.vjp(call, *operands)[1](grad), expected)
+    tangents = tuple(map(torch.randn_like, operands))
+    slope = torch.func.jvp(loss, operands, tangents)[1]
+    torch.testing.assert_close(slope, sum((x * t).sum() for x, t in zip(expected, tangents, strict=True)))
+    with forward_ad.dual_level():
+        dual = loss(*map(forward_ad.make_dual, operands, tangents))
+        torch.testing.assert_close(forward_ad.unpack_dual(dual).tangent, slope)
+    jacobian = torch.autograd.functional.jacobian(call, operands)
+    torch.testing.assert_close(torch.func.jacrev(call, every)(*operands), jacobian)
+    torch.testing.assert_close(torch.func.jacfwd(call, every)(*operands), jacobian)
+    batch = tuple(torch.stack([x, 2 * x]) for x in operands)
+    both = torch.vmap(torch.func.grad(loss, every))(*batch)
+    torch.testing.assert_close(tuple(x[1] for x in both), torch.func.grad(loss, every)(*(2 * x for x in operands)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_second_derivatives_by_torch_func():
+    a, b = random(3, 4), random(4, 5)
+    loss = lambda a: trigemm.gemmt(a, b, diagonal=1).square().sum()  # noqa: E731
+    torch.testing.assert_close(torch.func.hessian(loss)(a), torch.autograd.functional.hessian(loss, a))
 
 
 @each_call
@@ -239,6 +286,26 @@ REFUSED = [
     (lambda: trigemm.gemmt(a34, b45, out=torch.zeros(3, 4)), ValueError, r"out must be a strided tensor of shape \(3, 5\)"),
     (lambda: trigemm.gemmt(a34, b45, out=torch.zeros(3, 5).half()), ValueError, "torch.float32"),
     (lambda: trigemm.gemmt(a34, b45, out=torch.zeros(1, 5).expand(3, 5)), ValueError, "out overlaps itself"),
+    (lambda: trigemm.gemmt(None, b45), TypeError, "a must be a torch.Tensor, got NoneType"),
+    (lambda: trigemm.gemmt(a34, b45, alpha=10**400), ValueError, "alpha is beyond the range of a float"),
+    (lambda: trigemm.gemmt(a34.half(), b45.half(), fill=-3e38), ValueError, r"fill -3e\+38 is beyond the range of torch.float16"),
+    (lambda: trigemm.gemmt(a34, b45, out=torch.zeros(3, 5, dtype=torch.cfloat).conj().imag), ValueError, "negates lazily"),
+    (
+        lambda: torch.vmap(lambda a: trigemm.gemmt(a, b45, out=torch.zeros(3, 5)))(torch.zeros(2, 3, 4)),
+        ValueError,
+        "inside a transform",
+    ),
+    (lambda: trigemm.trmm(a34, b45, transpose="no"), TypeError, "transpose must be a bool, got str"),
+    (
+        lambda: trigemm.causal_scores(torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 4, 8), scale="x"),
+        TypeError,
+        "causal_scores: scale must",
+    ),
+    (
+        lambda: trigemm.causal_scores_qkvpacked(torch.zeros(1, 4, 3, 1, 8), precision="x"),
+        ValueError,
+        "causal_scores_qkvpacked: precis",
+    ),
     (lambda: trigemm.gemmt(a34, b45, out=[]), TypeError, "out must be a torch.Tensor, got list"),
     (lambda: trigemm.gemmt(a34.clone().requires_grad_(), b45, out=torch.zeros(3, 5)), ValueError, "does not support gradients"),
     (lambda: trigemm.trmm(a34, b45, side="top"), ValueError, "side must be one of 'left', 'right'; got 'top'"),
@@ -270,6 +337,10 @@ def test_an_out_that_overlaps_an_operand_is_refused_and_one_between_is_not():
         trigemm.trmm(random(8, 8), buffer, out=buffer)
     with pytest.raises(ValueError, match="syrk: out overlaps c in memory"):
         trigemm.syrk(a, beta=1.0, c=buffer, out=buffer)
+    shared = np.zeros((8, 6))
+    left, right = torch.from_numpy(shared[:4, :3]), torch.from_numpy(shared[1:5, :5])
+    with pytest.raises(ValueError, match="gemmt: out overlaps a in memory"):
+        trigemm.gemmt(left, random(3, 5), out=right)
     wide = random(8, 16)
     operand = wide[:, 1::4]
     torch.testing.assert_close(trigemm.gemmt(operand, b, out=wide[:, ::2]), reference.gemmt(operand, b))

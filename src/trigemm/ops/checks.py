@@ -4,14 +4,15 @@ The checks read metadata only, so they also hold for fake tensors and while torc
 addresses and runs where the real tensors are.
 """
 
+import math
 from collections.abc import Sequence
 from numbers import Real
+from operator import index
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from trigemm.errors import choice, describe
 
@@ -19,16 +20,20 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 PRECISIONS = ("highest", "high", "medium")
 
 
-def check_operands(operation: str, min_dim: int = 2, **operands: Tensor | None) -> tuple[Any, ...]:
+def check_operands(
+    operation: str, *, min_dim: int = 2, optional: Sequence[str] = (), **operands: Tensor | None
+) -> tuple[Any, ...]:
     """The operands, under autocast in its dtype, once they are known to be acceptable.
 
-    They must be dense floating tensors of one dtype on one device, with `min_dim` dimensions or more, without a forward-mode
-    tangent (torch.library would drop it silently). An optional operand that is None stays None.
+    They must be dense floating tensors of one dtype on one device, with `min_dim` dimensions or more. An `optional` one may be
+    None, and stays None.
     """
-    given = {name: x for name, x in operands.items() if x is not None}
+    given: dict[str, Any] = {name: x for name, x in operands.items() if x is not None or name not in optional}
     for name, x in given.items():
         if not isinstance(x, Tensor):
             raise TypeError(f"{operation}: {name} must be a torch.Tensor, got {type(x).__name__}")
+        if x.is_nested:
+            raise TypeError(f"{operation}: {name} is a nested tensor; a padded one would work (torch.nested.to_padded_tensor)")
         if x.layout != torch.strided:
             raise TypeError(f"{operation}: {name} has layout {x.layout}; a strided tensor would work (x.to_dense())")
         if x.dtype not in DTYPES:
@@ -38,10 +43,6 @@ def check_operands(operation: str, min_dim: int = 2, **operands: Tensor | None) 
             )
         if x.dim() < min_dim:
             raise ValueError(f"{operation}: {name} must have at least {min_dim} dimensions; got {describe(**given)}")
-        if not torch.compiler.is_compiling() and forward_ad.unpack_dual(x).tangent is not None:
-            raise NotImplementedError(
-                f"{operation}: forward-mode differentiation is not supported ({name} has a tangent); reverse mode is"
-            )
     given = {name: _autocast(x) for name, x in given.items()}
     if len({x.dtype for x in given.values()}) > 1:
         raise TypeError(f"{operation}: operands must have one dtype; got {describe(**given)}; convert with .to(dtype)")
@@ -62,19 +63,43 @@ def _autocast(x: Tensor) -> Tensor:
     return x.to(torch.get_autocast_dtype(device))
 
 
-def check_parameters(
-    operation: str, *, uplo: str, uplos: Sequence[str], precision: str | None, diagonal: object = 0, **scalars: object
-) -> None:
-    """`uplo` and `precision` are known words, `diagonal` an integer, and the scalars real numbers."""
+def check_words(operation: str, *, uplo: str, uplos: Sequence[str], precision: str | None) -> None:
+    """`uplo` and `precision` are known words."""
     if uplo not in uplos:
         raise choice(operation, "uplo", uplo, uplos)
     if precision is not None and precision not in PRECISIONS:
         raise choice(operation, "precision", precision, (None, *PRECISIONS))
-    if isinstance(diagonal, bool) or not isinstance(diagonal, (int, torch.SymInt)):
-        raise TypeError(f"{operation}: diagonal must be an int, got {type(diagonal).__name__}")
+
+
+def check_scalars(operation: str, **scalars: object) -> None:
+    """The scalars are real numbers that a float can hold."""
     for name, value in scalars.items():
         if not isinstance(value, Real):
             raise TypeError(f"{operation}: {name} must be a real number, got {type(value).__name__}")
+        try:
+            float(value)
+        except OverflowError:
+            raise ValueError(f"{operation}: {name} is beyond the range of a float") from None
+
+
+def check_fill(operation: str, fill: float | None, dtype: torch.dtype) -> None:
+    """`fill` is None, infinite, NaN, or within the range of the result's dtype."""
+    if fill is None:
+        return
+    check_scalars(operation, fill=fill)
+    largest = torch.finfo(dtype).max
+    if largest < abs(fill) < math.inf:
+        raise ValueError(f"{operation}: fill {fill} is beyond the range of {dtype} ({largest:g}); -inf and inf work")
+
+
+def checked_diagonal(operation: str, diagonal: Any) -> Any:
+    """The diagonal as an int (or a symbolic one), brought within 64 bits: one that far out is as good as any."""
+    if isinstance(diagonal, torch.SymInt):
+        return diagonal
+    try:
+        return max(-(2**62), min(2**62, index(diagonal)))
+    except TypeError:
+        raise TypeError(f"{operation}: diagonal must be an int, got {type(diagonal).__name__}") from None
 
 
 def product_shape(operation: str, left: Tensor, right: Tensor, *, transposed: bool = False, **given: Tensor) -> tuple[int, ...]:
@@ -99,7 +124,7 @@ def product_shape(operation: str, left: Tensor, right: Tensor, *, transposed: bo
 
 
 def check_out(operation: str, out: Tensor, shape: Sequence[int], like: Tensor, *others: Tensor | None) -> None:
-    """`out` has `shape`, and dtype and device of the operand `like`; it does not overlap itself; no operand needs a gradient."""
+    """`out` has `shape`, and dtype and device of the operand `like`; no operand needs a gradient, and no transform is active."""
     if not isinstance(out, Tensor):
         raise TypeError(f"{operation}: out must be a torch.Tensor, got {type(out).__name__}")
     if tuple(out.shape) != tuple(shape) or out.dtype != like.dtype or out.device != like.device or out.layout != torch.strided:
@@ -107,21 +132,25 @@ def check_out(operation: str, out: Tensor, shape: Sequence[int], like: Tensor, *
             f"{operation}: out must be a strided tensor of shape {tuple(shape)}, {like.dtype}, on {like.device}; "
             f"got {tuple(out.shape)}, {out.dtype}, on {out.device}, {out.layout}"
         )
+    if not torch.compiler.is_compiling() and out.is_neg():
+        raise ValueError(f"{operation}: out is a view that negates lazily; out.resolve_neg() would work")
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (like, *others, out)):
+        raise ValueError(f"{operation}: out= does not support gradients; leave out= away, or work under torch.no_grad()")
+    if torch._C._are_functorch_transforms_active():
+        raise ValueError(f"{operation}: out= does not work inside a transform of torch.func or vmap; leave out= away")
+
+
+def refuse_overlap(operation: str, out: Tensor, **inputs: Tensor | None) -> None:
+    """Refuse an `out` whose elements may lie on one another or on an input's. Only addresses are compared; no memory is read."""
+    if not out.numel():
+        return
     extent = 1
     for stride, size in sorted((stride, size) for stride, size in zip(out.stride(), out.shape, strict=True) if size > 1):
         if stride < extent:
             raise ValueError(f"{operation}: out overlaps itself (strides {out.stride()}); out.contiguous() would work")
         extent += stride * (size - 1)
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (like, *others, out)):
-        raise ValueError(f"{operation}: out= does not support gradients; leave out= away, or work under torch.no_grad()")
-
-
-def refuse_overlap(operation: str, out: Tensor, **inputs: Tensor | None) -> None:
-    """Refuse an `out` that shares a byte with an input. Only addresses are compared; no memory is read."""
     for name, x in inputs.items():
-        if x is None or not x.numel() or not out.numel():
-            continue
-        if x.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() and _share_memory(x, out):
+        if x is not None and x.numel() and _share_memory(x, out):
             raise ValueError(f"{operation}: out overlaps {name} in memory; give a separate out, or leave it away")
 
 

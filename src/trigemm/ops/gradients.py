@@ -1,4 +1,4 @@
-"""Gradients of the operations, in terms of their siblings.
+"""The operations with their derivatives, which are made of their siblings.
 
 The family closes under differentiation. With G the gradient of the result and tri() the triangle of the call:
 
@@ -6,83 +6,154 @@ The family closes under differentiation. With G the gradient of the result and t
     C = alpha * tri(A) @ B      dA = alpha * tri(G @ Bᵀ)           dB = alpha * tri(A)ᵀ @ G                     gemmt, trmm
     C = alpha * A @ Aᵀ          dA = alpha * (G + Gᵀ) @ A                                                       trmm
 
-Every right-hand side is differentiable again, so second derivatives need nothing more. The half of G outside the
-triangle is never read.
+Every right-hand side is differentiable again, so second derivatives need nothing more. The half of G outside the triangle is
+never read. Forward mode is the product rule.
+
+The rules serve twice. Registered with torch.library, they are what autograd and torch.compile use. The transforms of torch.func,
+and forward mode, do not reach what is registered there: while one of them is active, a call goes by a torch.autograd.Function.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from trigemm.ops import schema
 
 Gradients = tuple[Any, ...]
 
 
-def _gemmt_backward(ctx: Any, grad: Tensor) -> Gradients:
-    a, b = ctx.saved_tensors
-    alpha, uplo, diagonal, _, precision = ctx.parameters
-    da = db = None
-    if ctx.needs_input_grad[0]:
-        da = schema.trmm(grad, b.mT, alpha, uplo, diagonal, "left", False, precision).sum_to_size(a.shape)
-    if ctx.needs_input_grad[1]:
-        db = schema.trmm(grad, a.mT, alpha, uplo, diagonal, "right", False, precision).sum_to_size(b.shape)
-    return da, db, None, None, None, None, None
+class _Rules(torch.autograd.Function):
+    """What the three operations share: their first two arguments are kept for the derivatives, the others are parameters."""
 
+    generate_vmap_rule = True
 
-def _trmm_backward(ctx: Any, grad: Tensor) -> Gradients:
-    a, b = ctx.saved_tensors
-    alpha, uplo, diagonal, side, transpose, precision = ctx.parameters
-    da = db = None
-    if ctx.needs_input_grad[0]:
-        # d op(tri(a)) is grad @ bᵀ from the left and bᵀ @ grad from the right; undoing op transposes the product.
-        left, right = (grad, b.mT) if side == "left" else (b.mT, grad)
-        if transpose:
-            left, right = right.mT, left.mT
-        da = schema.gemmt(left, right, alpha, uplo, diagonal, 0.0, precision).sum_to_size(a.shape)
-    if ctx.needs_input_grad[1]:
-        db = schema.trmm(a, grad, alpha, uplo, diagonal, side, not transpose, precision).sum_to_size(b.shape)
-    return da, db, None, None, None, None, None, None
-
-
-def _syrk_backward(ctx: Any, grad: Tensor) -> Gradients:
-    a, c_shape = ctx.saved_tensors[0], ctx.c_shape
-    alpha, beta, uplo, precision = ctx.parameters
-    da = dc = None
-    if ctx.needs_input_grad[0]:
-        if uplo == "full":
-            everything = a.shape[-2]  # a diagonal so far out that the triangle is the whole matrix
-            da = schema.trmm(grad + grad.mT, a, alpha, "lower", everything, "left", False, precision)
-        else:
-            da = schema.trmm(grad, a, alpha, uplo, 0, "left", False, precision)
-            da = da + schema.trmm(grad, a, alpha, uplo, 0, "left", True, precision)
-    if c_shape is not None and ctx.needs_input_grad[1]:
-        part = grad if uplo == "full" else grad.tril() if uplo == "lower" else grad.triu()
-        dc = (beta * part).sum_to_size(c_shape)
-    return da, dc, None, None, None, None
-
-
-def _save_operands(count: int) -> Callable[[Any, tuple[Any, ...], Tensor], None]:
+    @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:count])
-        ctx.parameters = inputs[count:]
-
-    return setup_context
-
-
-def _save_syrk(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, c, *parameters = inputs
-    ctx.save_for_backward(a)
-    ctx.c_shape = None if c is None else c.shape
-    ctx.parameters = parameters
+        ctx.save_for_backward(*inputs[:2])
+        ctx.save_for_forward(*inputs[:2])
+        ctx.parameters = inputs[2:]
 
 
-_RULES: Sequence[tuple[str, Callable[..., Gradients], Callable[..., None]]] = (
-    ("gemmt", _gemmt_backward, _save_operands(2)),
-    ("trmm", _trmm_backward, _save_operands(2)),
-    ("syrk", _syrk_backward, _save_syrk),
-)
-for _name, _backward, _setup in _RULES:
-    torch.library.register_autograd(f"trigemm::{_name}", _backward, setup_context=_setup, lib=schema.LIBRARY)
+class _Gemmt(_Rules):
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, *parameters: Any) -> Tensor:
+        return schema.gemmt(a, b, *parameters)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        a, b = ctx.saved_tensors
+        alpha, uplo, diagonal, _, precision = ctx.parameters
+        da = db = None
+        if ctx.needs_input_grad[0]:
+            da = trmm(grad, b.mT, alpha, uplo, diagonal, "left", False, precision).sum_to_size(a.shape)
+        if ctx.needs_input_grad[1]:
+            db = trmm(grad, a.mT, alpha, uplo, diagonal, "right", False, precision).sum_to_size(b.shape)
+        return da, db, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> Tensor | None:
+        a, b = ctx.saved_tensors
+        alpha, uplo, diagonal, _fill, precision = ctx.parameters
+        parameters = (alpha, uplo, diagonal, 0.0, precision)
+        return _sum(None if da is None else gemmt(da, b, *parameters), None if db is None else gemmt(a, db, *parameters))
+
+
+class _Trmm(_Rules):
+    @staticmethod
+    def forward(a: Tensor, b: Tensor, *parameters: Any) -> Tensor:
+        return schema.trmm(a, b, *parameters)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        a, b = ctx.saved_tensors
+        alpha, uplo, diagonal, side, transpose, precision = ctx.parameters
+        da = db = None
+        if ctx.needs_input_grad[0]:
+            # d op(tri(a)) is grad @ bᵀ from the left and bᵀ @ grad from the right; undoing op transposes the product.
+            left, right = (grad, b.mT) if side == "left" else (b.mT, grad)
+            if transpose:
+                left, right = right.mT, left.mT
+            da = gemmt(left, right, alpha, uplo, diagonal, 0.0, precision).sum_to_size(a.shape)
+        if ctx.needs_input_grad[1]:
+            db = trmm(a, grad, alpha, uplo, diagonal, side, not transpose, precision).sum_to_size(b.shape)
+        return da, db, None, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> Tensor | None:
+        a, b = ctx.saved_tensors
+        return _sum(None if da is None else trmm(da, b, *ctx.parameters), None if db is None else trmm(a, db, *ctx.parameters))
+
+
+class _Syrk(_Rules):
+    @staticmethod
+    def forward(a: Tensor, c: Tensor | None, *parameters: Any) -> Tensor:
+        return schema.syrk(a, c, *parameters)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        a, c = ctx.saved_tensors
+        alpha, beta, uplo, precision = ctx.parameters
+        da = dc = None
+        if ctx.needs_input_grad[0]:
+            if uplo == "full":
+                da = trmm(grad + grad.mT, a, alpha, "lower", a.shape[-2], "left", False, precision)
+            else:
+                da = trmm(grad, a, alpha, uplo, 0, "left", False, precision)
+                da = da + trmm(grad, a, alpha, uplo, 0, "left", True, precision)
+        if c is not None and ctx.needs_input_grad[1]:
+            dc = (beta * _half(grad, uplo)).sum_to_size(c.shape)
+        return da, dc, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, da: Tensor | None, dc: Tensor | None, *_: None) -> Tensor | None:
+        a, c = ctx.saved_tensors
+        alpha, beta, uplo, precision = ctx.parameters
+        product = None
+        if da is not None and uplo == "full":
+            product = gemmt(da, a.mT, alpha, "lower", a.shape[-2], 0.0, precision)
+            product = product + product.mT
+        elif da is not None:
+            product = gemmt(da, a.mT, alpha, uplo, 0, 0.0, precision) + gemmt(a, da.mT, alpha, uplo, 0, 0.0, precision)
+        if dc is None or c is None:
+            return product
+        return _sum(product, beta * _half(dc.expand(schema.syrk_shape(a)), uplo))
+
+
+def _half(x: Tensor, uplo: str) -> Tensor:
+    """The part of a square matrix that `uplo` names, zeros elsewhere."""
+    return x if uplo == "full" else x.tril() if uplo == "lower" else x.triu()
+
+
+def _sum(x: Tensor | None, y: Tensor | None) -> Tensor | None:
+    return y if x is None else x if y is None else x + y
+
+
+def _operation(name: str, rules: type[_Rules]) -> Callable[..., Tensor]:
+    """Register the rules of an operation; return it as a function that every way of differentiating goes through."""
+    torch.library.register_autograd(f"trigemm::{name}", rules.backward, setup_context=_save_for_backward, lib=schema.LIBRARY)
+    registered: Callable[..., Tensor] = getattr(schema, name)
+
+    def call(*arguments: Any) -> Tensor:
+        if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
+            return registered(*arguments)
+        if torch.compiler.is_compiling():
+            raise NotImplementedError(
+                f"{name}: transforms of torch.func and forward mode work outside torch.compile, and are not supported inside it"
+            )
+        result: Tensor = rules.apply(*arguments)  # type: ignore[no-untyped-call]
+        return result
+
+    return call
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.parameters = inputs[2:]
+
+
+gemmt = _operation("gemmt", _Gemmt)
+trmm = _operation("trmm", _Trmm)
+syrk = _operation("syrk", _Syrk)

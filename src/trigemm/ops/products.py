@@ -4,9 +4,7 @@ from torch import Tensor
 
 from trigemm.errors import choice, describe
 from trigemm.ops import gradients, schema
-from trigemm.ops.checks import check_operands, check_out, check_parameters
-
-__all__ = ["gemmt", "gradients", "syrk", "trmm"]
+from trigemm.ops.checks import check_fill, check_operands, check_out, check_scalars, check_words, checked_diagonal
 
 TRIANGLES = ("lower", "upper")
 
@@ -54,18 +52,13 @@ def gemmt(
             [15., 22.]])
     """
     a, b = check_operands("gemmt", a=a, b=b)
-    check_parameters(
-        "gemmt",
-        uplo=uplo,
-        uplos=TRIANGLES,
-        precision=precision,
-        diagonal=diagonal,
-        alpha=alpha,
-        fill=0.0 if fill is None else fill,
-    )
+    check_words("gemmt", uplo=uplo, uplos=TRIANGLES, precision=precision)
+    check_scalars("gemmt", alpha=alpha)
+    check_fill("gemmt", fill, a.dtype)
+    diagonal = checked_diagonal("gemmt", diagonal)
     shape = schema.gemmt_shape(a, b)
     if out is None:
-        return schema.gemmt(a, b, alpha, uplo, diagonal, fill, precision)
+        return gradients.gemmt(a, b, alpha, uplo, diagonal, fill, precision)
     check_out("gemmt", out, shape, a, b)
     schema.gemmt_out(a, b, alpha, uplo, diagonal, fill, precision, out=out)
     return out
@@ -91,6 +84,7 @@ def trmm(
     Args:
         a: (…,M,K) for side="left", (…,K,N) for side="right"; the last two dimensions swapped if `transpose`.
         b: (…,K,N) for side="left", (…,M,K) for side="right". Batch dimensions broadcast; any strides; dtypes as for `gemmt`.
+            What is not finite in `b` also reaches some of the sums that skip it: it meets zeros, a tile at a time.
         alpha: factor of the product.
         uplo: which side of the diagonal of `a` counts (before it is transposed): "lower" or "upper".
         diagonal: of `a`, as in torch.tril and torch.triu.
@@ -115,12 +109,16 @@ def trmm(
             [7.]])
     """
     a, b = check_operands("trmm", a=a, b=b)
-    check_parameters("trmm", uplo=uplo, uplos=TRIANGLES, precision=precision, diagonal=diagonal, alpha=alpha)
+    check_words("trmm", uplo=uplo, uplos=TRIANGLES, precision=precision)
+    check_scalars("trmm", alpha=alpha)
+    diagonal = checked_diagonal("trmm", diagonal)
+    if not isinstance(transpose, bool):
+        raise TypeError(f"trmm: transpose must be a bool, got {type(transpose).__name__}")
     if side not in ("left", "right"):
         raise choice("trmm", "side", side, ("left", "right"))
     shape = schema.trmm_shape(a, b, alpha, uplo, diagonal, side, transpose)
     if out is None:
-        return schema.trmm(a, b, alpha, uplo, diagonal, side, transpose, precision)
+        return gradients.trmm(a, b, alpha, uplo, diagonal, side, transpose, precision)
     check_out("trmm", out, shape, a, b)
     schema.trmm_out(a, b, alpha, uplo, diagonal, side, transpose, precision, out=out)
     return out
@@ -163,15 +161,16 @@ def syrk(
     tensor([[ 5., 11.],
             [11., 25.]])
     """
-    a, c = check_operands("syrk", a=a, c=c)
-    check_parameters("syrk", uplo=uplo, uplos=("full", *TRIANGLES), precision=precision, alpha=alpha, beta=beta)
+    a, c = check_operands("syrk", optional=("c",), a=a, c=c)
+    check_words("syrk", uplo=uplo, uplos=("full", *TRIANGLES), precision=precision)
+    check_scalars("syrk", alpha=alpha, beta=beta)
     shape = schema.syrk_shape(a)
     if c is None and beta != 0:
         raise ValueError(f"syrk: beta is {beta} and there is no c to multiply; give c, or leave beta at 0")
     if c is not None and (c.dim() > len(shape) or any(x not in (1, y) for x, y in zip(c.shape[::-1], shape[::-1], strict=False))):
         raise ValueError(f"syrk: c must broadcast to the result's shape {shape}; got {describe(a=a, c=c)}")
     if out is None:
-        return schema.syrk(a, c, alpha, beta, uplo, precision)
+        return gradients.syrk(a, c, alpha, beta, uplo, precision)
     check_out("syrk", out, shape, a, c)
     schema.syrk_out(a, c, alpha, beta, uplo, precision, out=out)
     return out

@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from trigemm.errors import describe
-from trigemm.ops.checks import check_operands, check_out
+from trigemm.ops.checks import check_fill, check_operands, check_out, check_scalars, check_words
 from trigemm.ops.products import gemmt
 
 
@@ -44,36 +44,7 @@ def causal_scores(
     tensor([[2., 2., -inf],
             [2., 2., 2.]])
     """
-    q, k = check_operands("causal_scores", q=q, k=k)
-    if q.dim() != 4 or k.dim() != 4 or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise ValueError(f"causal_scores: q must be (B,NH,T,HS) and k (B,NH_kv,S,HS); got {describe(q=q, k=k)}")
-    batch, heads, queries, _ = q.shape
-    kv_heads, keys = k.shape[1], k.shape[2]
-    if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
-        raise ValueError(f"causal_scores: q's heads must be a multiple of k's; got {heads} and {kv_heads} ({describe(q=q, k=k)})")
-    if keys < queries:
-        raise ValueError(
-            f"causal_scores: there must be at least as many keys as queries (S >= T); got S={keys}, T={queries} "
-            f"({describe(q=q, k=k)})"
-        )
-    if out is not None:
-        check_out("causal_scores", out, (batch, heads, queries, keys), q, k)
-    if scale is None:
-        scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
-    group = heads // kv_heads if kv_heads else 1
-    if group == 1:
-        return gemmt(q, k.mT, alpha=scale, diagonal=keys - queries, fill=fill, precision=precision, out=out)
-    grouped_out = None if out is None else out.unflatten(1, (kv_heads, group))
-    scores = gemmt(
-        q.unflatten(1, (kv_heads, group)),
-        k.unsqueeze(2).mT,
-        alpha=scale,
-        diagonal=keys - queries,
-        fill=fill,
-        precision=precision,
-        out=grouped_out,
-    )
-    return scores.flatten(1, 2) if out is None else out
+    return _scores("causal_scores", q, k, scale, fill, precision, out)
 
 
 def causal_scores_qkvpacked(
@@ -106,4 +77,44 @@ def causal_scores_qkvpacked(
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"causal_scores_qkvpacked: qkv must be (B,T,3,NH,HS); got {describe(qkv=qkv)}")
     q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    return causal_scores(q, k, scale=scale, fill=fill, precision=precision, out=out)
+    return _scores("causal_scores_qkvpacked", q, k, scale, fill, precision, out)
+
+
+def _scores(
+    operation: str, q: Tensor, k: Tensor, scale: float | None, fill: float | None, precision: str | None, out: Tensor | None
+) -> Tensor:
+    """`causal_scores`, refused in the name of the operation that was called."""
+    q, k = check_operands(operation, q=q, k=k)
+    if q.dim() != 4 or k.dim() != 4 or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"{operation}: q must be (B,NH,T,HS) and k (B,NH_kv,S,HS); got {describe(q=q, k=k)}")
+    batch, heads, queries, _ = q.shape
+    kv_heads, keys = k.shape[1], k.shape[2]
+    if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
+        raise ValueError(f"{operation}: q's heads must be a multiple of k's; got {heads} and {kv_heads} ({describe(q=q, k=k)})")
+    if keys < queries:
+        raise ValueError(
+            f"{operation}: there must be at least as many keys as queries (S >= T); got S={keys}, T={queries} "
+            f"({describe(q=q, k=k)})"
+        )
+    if out is not None:
+        check_out(operation, out, (batch, heads, queries, keys), q, k)
+    check_words(operation, uplo="lower", uplos=("lower",), precision=precision)
+    check_fill(operation, fill, q.dtype)
+    if scale is not None:
+        check_scalars(operation, scale=scale)
+    else:
+        scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
+    group = heads // kv_heads if kv_heads else 1
+    if group == 1:
+        return gemmt(q, k.mT, alpha=scale, diagonal=keys - queries, fill=fill, precision=precision, out=out)
+    grouped_out = None if out is None else out.unflatten(1, (kv_heads, group))
+    scores = gemmt(
+        q.unflatten(1, (kv_heads, group)),
+        k.unsqueeze(2).mT,
+        alpha=scale,
+        diagonal=keys - queries,
+        fill=fill,
+        precision=precision,
+        out=grouped_out,
+    )
+    return scores.flatten(1, 2) if out is None else out
