@@ -148,7 +148,7 @@ def test_bad_options_are_one_sentence_and_exit_code_2(arguments, sentence):
     done = bench(*SMALL, *arguments)
     assert done.exit_code == 2
     assert done.stdout == ""
-    (line,) = done.stderr.strip().splitlines()
+    (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert sentence in line
 
@@ -188,7 +188,7 @@ def test_a_disk_that_fills_up_is_no_traceback(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "append", full)
     done = bench(*SMALL, "--save", str(tmp_path / "records.jsonl"))
     assert done.exit_code == 1
-    assert done.stderr.splitlines()[-1] == "error: cannot write records: [Errno 28] No space left on device"
+    assert done.stderr == "error: cannot write records: No space left on device\n"
 
 
 def test_a_device_that_fails_is_no_traceback(monkeypatch):
@@ -198,7 +198,7 @@ def test_a_device_that_fails_is_no_traceback(monkeypatch):
     monkeypatch.setattr("trigemm.lab.bench.verify_into", lost)
     done = bench(*SMALL)
     assert done.exit_code == 1
-    assert done.stderr.splitlines()[-1] == "error: the device failed: CUDA error: an illegal memory access was encountered"
+    assert done.stderr == "error: the device failed: CUDA error: an illegal memory access was encountered\n"
 
 
 def test_an_interruption_before_anything_is_timed_is_no_traceback(monkeypatch):
@@ -209,4 +209,4 @@ def test_an_interruption_before_anything_is_timed_is_no_traceback(monkeypatch):
     done = bench(*SMALL)
     assert done.exit_code == 130
     assert done.stdout == ""
-    assert done.stderr.strip() == "interrupted before anything was timed"
+    assert done.stderr == "interrupted before anything was timed\n"

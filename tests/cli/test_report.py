@@ -88,3 +88,48 @@ def test_a_file_that_is_not_there_is_one_sentence(results, arguments):
     assert done.exit_code == 2
     assert "No such file" in done.stderr
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("content", ["", "broken\n", '{"operation": "gemmt", "kernel": null, "cases": 3}\n'])
+def test_files_without_a_benchmark_record_are_an_error_and_change_nothing(tmp_path, content):
+    path, page = tmp_path / "some.jsonl", tmp_path / "README.md"
+    path.write_text(content)
+    page.write_text("<!-- table:cpu -->\nold\n<!-- /table -->\n")
+    done = report(path, "--update", page)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[-1] == f"error: there is no benchmark record in {path}"
+    assert "old" in page.read_text()
+
+
+def test_figures_are_not_cut_off_where_there_is_no_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shape = {"B": 8, "T": 1024, "NH": 12, "HS": 64}
+    row = {**RECORD, "operation": "causal_scores_qkvpacked", "shape": shape, "number": 7, "kernel": "strips", "alone_ms": 12.75}
+    (path := tmp_path / "some.jsonl").write_text(json.dumps({**row, "speedup_blas": 1234.5}) + "\n")
+    done = report(path)
+    assert "…" not in done.stdout
+    for figure in ("causal_scores_qkvpacked", "96 x 1024 x 64", "1 [0.5-2]", "12.8", "1234.50x"):
+        assert figure in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "sentence"),
+    [
+        (
+            "--update",
+            "no/page.md",
+            "error: cannot update {}: No such file or directory; give a file with <!-- table:NAME --> in it\n",
+        ),
+        ("--plot", "p.xyz", "error: cannot plot to {}: its name must end in one of .eps, "),
+        ("--plot", "p", "error: cannot plot to {}: its name must end in one of .eps, "),
+        ("--plot", "no/p.png", "error: cannot plot to {}: give a file in an existing folder\n"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, results, option, name, sentence):
+    if option == "--plot":
+        monkeypatch.setattr("trigemm.lab.records.read", lambda paths: pytest.fail("the place is checked first"))
+    done = report(results, option, tmp_path / name)
+    assert done.exit_code == 2
+    assert sentence.format(tmp_path / name) in done.stderr
+    assert "Errno" not in done.stderr

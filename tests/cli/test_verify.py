@@ -1,4 +1,10 @@
 import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -158,3 +164,68 @@ def test_a_gpu_sweep():
 def test_version():
     result = CliRunner().invoke(app, ["--version"])
     assert result.stdout == f"trigemm {trigemm.__version__}\n"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_processes_that_are_stopped_end_and_what_they_did_is_kept(tmp_path, sent):
+    saved = tmp_path / "verified.jsonl"
+    code = (
+        "from trigemm.cli.main import app\n"
+        "from trigemm.lab.sweep import Tally\n"
+        "def add(self, *result, add=Tally.add):\n    add(self, *result)\n    print('one', flush=True)\n"
+        "Tally.add = add\n"
+        "if __name__ == '__main__':\n    app()\n"
+    )
+    (script := tmp_path / "script.py").write_text(code)
+    arguments = ["verify", "--device", "cpu", "--jobs", "2", "--cases", "100000", "--save", saved]
+    with subprocess.Popen(
+        [sys.executable, script, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(Path(trigemm.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+    ) as process:
+        try:
+            assert process.stdout.readline() == "one\n"
+            # As `timeout` does: to the command, and then to all of its group.
+            process.send_signal(sent)
+            os.killpg(process.pid, sent)
+            # Nobody else holds the streams open: the processes that verified are gone too.
+            _, errors = process.communicate(timeout=20)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, errors
+    assert errors.endswith("interrupted: not all cases were tried\n")
+    assert "Traceback" not in errors
+    assert sum(json.loads(line)["cases"] for line in saved.read_text().splitlines()) >= 1
+
+
+def test_a_terminated_sweep_keeps_what_it_has(monkeypatch):
+    original = Sweep.check
+    checked = []
+
+    def check(self, case):
+        checked.append(case)
+        if len(checked) == 4:
+            signal.raise_signal(signal.SIGTERM)
+        return original(self, case)
+
+    monkeypatch.setattr(Sweep, "check", check)
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    result = run("--cases", "50", "--json", "--operation", "syrk")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["cases"] == 3
+    assert result.stderr == "interrupted: not all cases were tried\n"
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_failure_that_was_being_simplified_is_told_as_it_is(broken_syrk, monkeypatch):
+    def smallest(self, failure):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Sweep, "smallest", smallest)
+    result = run("--cases", "15", "--operation", "syrk", "--dtype", "float32", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["failure"] in result.stderr

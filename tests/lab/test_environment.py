@@ -7,6 +7,7 @@ import numpy
 import pytest
 import torch
 
+import trigemm
 from trigemm.lab import environment
 
 
@@ -95,3 +96,8 @@ def test_on_cuda_the_driver_and_the_toolkit_are_named():
     assert found["driver"]
     assert found["blas"] == "cuBLAS"
     assert environment.device_name("cuda") == torch.cuda.get_device_name()
+
+
+def test_the_version_of_a_source_tree_is_known(monkeypatch):
+    monkeypatch.setattr(environment, "_installed", lambda package: None)
+    assert environment.versions("cpu")["trigemm"] == trigemm.__version__

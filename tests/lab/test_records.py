@@ -136,3 +136,8 @@ def test_checking_leaves_what_is_there(tmp_path):
     records.check_writable(path)
     assert path.read_text() == "kept\n"
     assert path.stat().st_mode & stat.S_IRUSR
+
+
+def test_records_of_other_commands_are_called_that():
+    verified = {"operation": "gemmt", "kernel": None, "device": "cpu", "cases": 10, "passed": 10}
+    assert records.complaint(verified) == 'not a benchmark record: it has neither "verdict" nor "median_ms"'

@@ -1,10 +1,14 @@
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import Pipe, active_children
 
 import pytest
 import torch
 
 from trigemm.kernels.catalogue import CATALOGUE
 from trigemm.kernels.spec import KernelSpec
+from trigemm.lab import sweep
 from trigemm.lab.cases import OPERATIONS
 from trigemm.lab.sweep import CUDA_FORMS, Sweep, Tally
 
@@ -115,3 +119,41 @@ def test_processes_that_share_a_sweep_find_what_one_finds():
             tally.failed,
             tally.worst_error_over_budget,
         )
+
+
+def test_processes_hand_back_each_result_and_end_where_it_is_interrupted():
+    tallies: dict[str, Tally] = {}
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Sweep(largest=20).run(100_000, tallies, interrupt, jobs=2)
+    assert sum(tally.cases for tally in tallies.values()) == 1
+    assert active_children() == []
+
+
+def test_a_process_that_ends_before_its_time_is_an_error():
+    def kill():
+        for process in active_children():
+            process.kill()
+
+    with pytest.raises(RuntimeError, match="a process that verified cases ended before its time"):
+        Sweep(largest=20).run(100_000, {}, kill, jobs=2)
+
+
+def test_an_error_of_the_device_in_a_process_is_raised_here(monkeypatch):
+    @contextmanager
+    def in_a_thread(jobs, *task):
+        ours, theirs = Pipe()
+        with ours, theirs, ThreadPoolExecutor(1) as pool:
+            pool.submit(sweep._work, theirs, *task, jobs)
+            yield [ours]
+
+    def check(self, case):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(sweep, "_processes", in_a_thread)
+    monkeypatch.setattr(Sweep, "check", check)
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        Sweep().run(4, {}, jobs=2)

@@ -2,19 +2,15 @@
 
 import json
 import math
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from trigemm.cli.terminal import console, progress, signals_interrupt
 from trigemm.kernels.catalogue import LADDER
 from trigemm.lab import bench as lab
 from trigemm.lab import environment, records
@@ -73,7 +69,7 @@ def bench(
             if as_json:
                 typer.echo(records.encode(record))
 
-        with _termination_interrupts(), _progress(Console(stderr=True)) as on_progress:
+        with signals_interrupt(), progress("preparing") as on_progress:
             outcome = lab.run(
                 problem, kernels=kernel or (), repeats=repeats, cold=not warm, on_record=on_record, on_progress=on_progress
             )
@@ -81,7 +77,7 @@ def bench(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     except OSError as error:
-        typer.echo(f"error: cannot write records: {error}", err=True)
+        typer.echo(f"error: cannot write records: {error.strerror}", err=True)
         raise typer.Exit(1) from None
     except RuntimeError as error:
         typer.echo(f"error: the device failed: {error}", err=True)
@@ -89,7 +85,7 @@ def bench(
     except KeyboardInterrupt:
         typer.echo("interrupted before anything was timed", err=True)
         raise typer.Exit(130) from None
-    _show(_console(stderr=as_json), problem, outcome, kernel or [])
+    _show(console(stderr=as_json), problem, outcome, kernel or [])
     if outcome.interrupted:
         raise typer.Exit(130)
     if outcome.failed:
@@ -112,37 +108,10 @@ def _list(operation: str, as_json: bool) -> None:
     table = Table("number", "kernel", "device", "dtypes", "idea", title=operation)
     for row in rows:
         table.add_row(str(row["number"]), row["kernel"], row["device"], " ".join(row["dtypes"]), row["idea"])
-    _console().print(table)
+    console().print(table)
 
 
-def _console(stderr: bool = False) -> Console:
-    """Standard output or error; where it is no terminal, wide enough for the table."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=200)
-
-
-@contextmanager
-def _termination_interrupts() -> Iterator[None]:
-    """SIGTERM (of `timeout`, of a batch system) ends a measurement like Ctrl-C does, with its records kept."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[lab.OnProgress]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("preparing", total=None)
-        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
-
-
-def _show(console: Console, problem: Problem, outcome: lab.Outcome, chosen: list[str]) -> None:
+def _show(out: Console, problem: Problem, outcome: lab.Outcome, chosen: list[str]) -> None:
     sizes = " ".join(f"{name}={getattr(problem.shape, name)}" for name in ("B", "T", "NH", "HS"))
     table = Table(title=f"{problem.operation}  {sizes}  {problem.dtype} {problem.precision}  fill={problem.fill}")
     table.add_column("kernel")
@@ -164,26 +133,26 @@ def _show(console: Console, problem: Problem, outcome: lab.Outcome, chosen: list
                 f"{record['gbps']:.3g}",
             ]
         table.add_row(*cells)
-    console.print(table)
+    out.print(table)
     for name, reason in outcome.reasons.items():
-        console.print(f"{name} failed verification and got no time: {reason}", style="red", highlight=False, markup=False)
+        out.print(f"{name} failed verification and got no time: {reason}", style="red", highlight=False, markup=False)
     for name, sentence in outcome.refused.items():
-        console.print(f"{name} skipped: {sentence}", highlight=False, markup=False)
+        out.print(f"{name} skipped: {sentence}", highlight=False, markup=False)
     if outcome.rounds:
         why = " (interrupted)" if outcome.interrupted else ""
         floor = next(record for record in outcome.records if record["floor_ms"] is not None)
-        console.print(
+        out.print(
             f"{outcome.rounds} repeats{why} on {environment.device_name(problem.device)}; "
             f"floor {floor['floor_ms']:.4g} ms (bytes {floor['bytes_floor_ms']:.4g}, flops {floor['flops_floor_ms']:.4g})",
             highlight=False,
         )
     best = outcome.fastest(chosen)
     if best is None:
-        console.print("no kernel was timed")
+        out.print("no kernel was timed")
         return
     baseline = best["baseline_ms"]
     against = "nothing" if baseline is None else f"{baseline:.4f} ms"
-    console.print(f"time {best['median_ms']:.4f} ms vs {against} for {environment.blas_name(problem.device)}", highlight=False)
+    out.print(f"time {best['median_ms']:.4f} ms vs {against} for {environment.blas_name(problem.device)}", highlight=False)
 
 
 def _ratio(value: float | None) -> str:

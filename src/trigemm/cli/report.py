@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markdown import Markdown
 
+from trigemm.cli.terminal import console
 from trigemm.lab import records as files
 from trigemm.lab import report as lab
 
@@ -30,24 +30,35 @@ def report(
             raise ValueError(
                 f"no records: {DEFAULT_FOLDER} has no .jsonl file; name files, or make one with `trigemm bench --save FILE`"
             )
+        if plot is not None:
+            lab.check_plot(plot)
         kept, broken = files.read(paths)
         for line in broken:
             typer.echo(f"skipped {line}", err=True)
+        if not kept:
+            typer.echo(f"error: there is no benchmark record in {', '.join(map(str, paths))}", err=True)
+            raise typer.Exit(1)
         if update is not None:
             _rewrite(update, kept)
         if plot is not None:
             lab.plot(kept, plot)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        typer.echo(f"error: cannot write {error.filename}: {error.strerror}", err=True)
         raise typer.Exit(2) from None
     if markdown:
         typer.echo(lab.markdown(kept), nl=False)
     elif update is None and plot is None:
-        Console().print(Markdown(lab.markdown(kept)))
+        console().print(Markdown(lab.markdown(kept)))
 
 
 def _rewrite(path: Path, kept: list[files.Record]) -> None:
-    before = path.read_text(encoding="utf-8")
+    try:
+        before = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot update {path}: {error.strerror}; give a file with <!-- table:NAME --> in it") from None
     after = lab.update(before, kept)
     if after != before:
         path.write_text(after, encoding="utf-8")

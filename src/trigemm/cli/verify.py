@@ -1,11 +1,14 @@
 """`trigemm verify`: random cases against the referee."""
 
 import os
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trigemm.cli.terminal import console, progress, signals_interrupt
 from trigemm.kernels.spec import ALL_DTYPES
 
 INTERRUPTED = "interrupted: not all cases were tried"
@@ -35,8 +38,6 @@ def verify(
 
     Exit code 1 and the smallest failing case, as a line of Python, where something is wrong.
     """
-    from rich.console import Console
-
     from trigemm.lab import records
     from trigemm.lab.sweep import Tally
 
@@ -50,10 +51,10 @@ def verify(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
 
-    err = Console(stderr=True)
     tallies: dict[str, Tally] = {}
-    stopped = _run(sweep, cases, jobs, tallies, err)
-    summaries = [_summary(sweep, name, tally, smallest=stopped is None) for name, tally in tallies.items()]
+    with signals_interrupt():
+        stopped = _run(sweep, cases, jobs, tallies)
+        summaries = [_summary(sweep, name, tally, smallest=stopped is None) for name, tally in tallies.items()]
     for summary in summaries:
         if save is not None:
             records.append(save, summary)
@@ -130,15 +131,12 @@ def _kernels(key: str, operations: list[str] | None, device: str) -> "dict[str, 
     return found
 
 
-def _run(sweep: "Sweep", cases: int, jobs: int, tallies: "dict[str, Tally]", err: Any) -> str | None:
+def _run(sweep: "Sweep", cases: int, jobs: int, tallies: "dict[str, Tally]") -> str | None:
     """Run the sweep behind a progress bar; why it stopped early, or None."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
-        with Progress(*columns, console=err, transient=True) as bar:
-            task = bar.add_task("verifying", total=cases)
-            sweep.run(cases, tallies, lambda: bar.advance(task), jobs)
+        with progress("verifying") as on_progress:
+            numbers = count(1)
+            sweep.run(cases, tallies, lambda: on_progress("verifying", next(numbers), cases), jobs)
     except KeyboardInterrupt:
         return INTERRUPTED
     except RuntimeError as error:
@@ -155,8 +153,10 @@ def _summary(sweep: "Sweep", operation: str, tally: "Tally", smallest: bool) -> 
 
     failure, reason = tally.failure, tally.reason
     if failure is not None and smallest:
-        failure, verdict = sweep.smallest(failure)
-        reason = verdict.reason
+        # Interrupted, the case is told as it was found.
+        with suppress(KeyboardInterrupt):
+            failure, verdict = sweep.smallest(failure)
+            reason = verdict.reason
     return {
         "operation": operation,
         "kernel": sweep.kernels[operation].name if operation in sweep.kernels else None,
@@ -179,7 +179,6 @@ def _summary(sweep: "Sweep", operation: str, tally: "Tally", smallest: bool) -> 
 
 
 def _show(summaries: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("operation")
@@ -193,4 +192,4 @@ def _show(summaries: list[dict[str, Any]]) -> None:
             f"{summary['worst_error_over_budget']:.2f}",
             f"{summary['seconds']:.1f}",
         )
-    Console().print(table)
+    console().print(table)

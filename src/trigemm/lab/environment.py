@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy
 import torch
 
+import trigemm
+
 _HERE = Path(__file__).resolve().parent
 
 
@@ -48,7 +50,7 @@ def versions(device: str) -> dict[str, str | None]:
     ['blas', 'numba-cuda', 'numpy', 'numpy_blas', 'python', 'torch', 'trigemm', 'triton']
     """
     found = {
-        "trigemm": _installed("trigemm"),
+        "trigemm": trigemm.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,

@@ -61,11 +61,13 @@ def encode(record: Mapping[str, Any]) -> str:
 def complaint(record: object) -> str | None:
     """What is wrong with a decoded record, or None.
 
-    >>> complaint({"operation": "gemmt"})
+    >>> complaint({"operation": "gemmt", "verdict": "pass"})
     'field "kernel" is missing'
     """
     if not isinstance(record, dict):
         return f"not a JSON object but {type(record).__name__}"
+    if "verdict" not in record and "median_ms" not in record:
+        return 'not a benchmark record: it has neither "verdict" nor "median_ms"'
     for field, types in REQUIRED.items():
         if field not in record:
             return f'field "{field}" is missing'

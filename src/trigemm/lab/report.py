@@ -52,6 +52,17 @@ def update(text: str, records: Iterable[Record]) -> str:
     return _MARKERS.sub(lambda block: block[1] + table(block[2], kept) + block[4], text)
 
 
+def check_plot(path: Path) -> None:
+    """Raises ValueError where no chart could be written to `path`; to be called before work is done."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    formats = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in formats:
+        raise ValueError(f"cannot plot to {path}: its name must end in one of {', '.join(f'.{name}' for name in formats)}")
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        raise ValueError(f"cannot plot to {path}: give a file in an existing folder")
+
+
 def plot(records: Iterable[Record], path: Path) -> None:
     """A bar chart of the GPU ladder at the reference case, or of the CPU's where no GPU was measured: times with their spread."""
     import matplotlib

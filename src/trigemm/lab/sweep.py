@@ -1,11 +1,15 @@
 """Many random cases, and what they come to: a tally for each operation."""
 
+import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -16,6 +20,9 @@ from trigemm.lab.verify import verify_case
 
 # Kernels are compiled on CUDA: limiting the forms of cases limits how many. On the CPU each case has its own form.
 CUDA_FORMS = 150
+
+# A case, its verdict, and how many seconds it took.
+Result = tuple[Case, Verdict, float]
 
 
 @dataclass
@@ -100,28 +107,43 @@ class Sweep:
 
         Interrupted, the tallies hold what was done until then.
         """
-        if jobs == 1:
-            self._add_to(tallies, self._checked(count, 0, 1), on_case)
-            return
-        # More shares than processes: those that must compile more kernels do not hold up the end.
-        shares = min(count, 8 * jobs)
-        context = get_context("spawn")
-        with context.Pool(jobs, _be_one_of, (jobs,)) as pool:
-            tasks = ((self, count, share, shares) for share in range(shares))
-            for results in pool.imap_unordered(_share, tasks):
-                self._add_to(tallies, results, on_case)
+        results = self._checked(count) if jobs == 1 else self._checked_by(jobs, count)
+        with closing(results):
+            for case, verdict, seconds in results:
+                tallies.setdefault(case.operation, Tally()).add(case, verdict, seconds)
+                on_case()
 
-    def _checked(self, count: int, share: int, shares: int) -> Iterator[tuple[Case, Verdict, float]]:
+    def _checked(self, count: int, share: int = 0, shares: int = 1) -> Generator[Result, None, None]:
         for case in self.cases(count, share, shares):
             start = time.perf_counter()
             verdict = self.check(case)
             yield case, verdict, time.perf_counter() - start
 
-    @staticmethod
-    def _add_to(tallies: dict[str, Tally], results: Iterable[tuple[Case, Verdict, float]], on_case: Callable[[], object]) -> None:
-        for case, verdict, seconds in results:
-            tallies.setdefault(case.operation, Tally()).add(case, verdict, seconds)
-            on_case()
+    def _checked_by(self, jobs: int, count: int) -> Generator[Result, None, None]:
+        """What `_checked` gives, from so many processes, each result as soon as it is there."""
+        # More shares than processes: those that must compile more kernels do not hold up the end.
+        shares = min(count, 8 * jobs)
+        waiting = iter(range(shares))
+        with _processes(jobs, self, count, shares) as connections:
+            for connection in connections:
+                connection.send(next(waiting, None))
+            busy = list(connections)
+            while busy:
+                for ready in wait(busy):
+                    connection = cast(Connection, ready)
+                    try:
+                        received = connection.recv()
+                    except (EOFError, ConnectionError):
+                        raise RuntimeError("a process that verified cases ended before its time") from None
+                    if isinstance(received, RuntimeError):
+                        raise received
+                    if received is not None:
+                        yield received
+                        continue
+                    share = next(waiting, None)
+                    connection.send(share)
+                    if share is None:
+                        busy.remove(connection)
 
     def smallest(self, failure: Case) -> tuple[Case, Verdict]:
         """The simplest failing case found from one that failed, and its verdict."""
@@ -129,11 +151,45 @@ class Sweep:
         return case, self.check(case)
 
 
-def _be_one_of(jobs: int) -> None:
-    """Start of a process that shares the machine with others: each takes its part of the threads."""
+@contextmanager
+def _processes(jobs: int, sweep: Sweep, count: int, shares: int) -> Iterator[list[Connection]]:
+    """Processes that verify the shares they are sent, each through its connection. They end with the block."""
+    context = get_context("spawn")
+    processes: list[SpawnProcess] = []
+    connections: list[Connection] = []
+    try:
+        # What a terminal or `timeout` sends to the whole group is for this process to act on: the others start with it blocked.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            for _ in range(jobs):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(theirs, sweep, count, shares, jobs))
+                process.start()
+                processes.append(process)
+                connections.append(ours)
+                theirs.close()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield connections
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.join()
+        for connection in connections:
+            connection.close()
+
+
+def _work(connection: Connection, sweep: Sweep, count: int, shares: int, jobs: int) -> None:
+    # Each process takes its part of the threads.
     torch.set_num_threads(max(1, torch.get_num_threads() // jobs))
-
-
-def _share(task: tuple[Sweep, int, int, int]) -> list[tuple[Case, Verdict, float]]:
-    sweep, count, share, shares = task
-    return list(sweep._checked(count, share, shares))
+    # The other end closes where that process ends, however it does.
+    with suppress(EOFError, ConnectionError):
+        for share in iter(connection.recv, None):
+            try:
+                for result in sweep._checked(count, share, shares):
+                    connection.send(result)
+            except RuntimeError as error:
+                connection.send(RuntimeError(str(error)))
+                return
+            connection.send(None)
