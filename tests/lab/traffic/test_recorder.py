@@ -70,8 +70,46 @@ def test_forall_covers_its_tasks():
     x, out = np.ones(1000, np.float32), np.zeros(1000, np.float32)
     with record() as launches:
         double.forall(1000)(x, out)
-    assert launches[0].total("global", "load").requests == math.ceil(1000 / 32)
+        double.forall(0)(x, out)
+    assert [traffic.total("global", "load").requests for traffic in launches] == [math.ceil(1000 / 32)]
     np.testing.assert_array_equal(out, 2)
+
+
+@cuda.jit
+def through_dynamic_memory(x):
+    tile = cuda.shared.array(0, float32)
+    i = cuda.threadIdx.x
+    tile[i] = x[i]
+    x[i] = tile[i]
+
+
+def test_dynamic_shared_memory_is_that_of_the_launch():
+    x = np.ones(32, np.float32)
+    with record() as launches:
+        enough = through_dynamic_memory[1, 32, 0, 128]
+        short = through_dynamic_memory[1, 32, 0, 16]
+        none = through_dynamic_memory[1, 32]
+        for launch in (enough, none, short, through_dynamic_memory[1, 32, 0], enough):
+            launch(x)
+    assert [{(f.kind, f.array, f.index, f.explanation) for f in traffic.findings} for traffic in launches] == [
+        set(),
+        {("out-of-range", "tile", "0", "the array has shape (0,)")},
+        {("out-of-range", "tile", "4", "the array has shape (4,)")},
+        {("out-of-range", "tile", "0", "the array has shape (0,)")},
+        set(),
+    ]
+
+
+def test_a_kernel_without_the_sizes_of_a_launch_is_refused():
+    @cuda.jit
+    def kernel(out):
+        out[cuda.threadIdx.x] = 1
+
+    with record() as launches:
+        kernel[1, 32](np.ones(32))
+        with pytest.raises(ValueError, match="launch configuration"):
+            kernel(np.ones(32))
+    assert len(launches) == 1
 
 
 @cuda.jit(device=True)
@@ -122,14 +160,17 @@ def spins_on_nothing(out):
 
 
 def test_a_kernel_that_never_ends_is_stopped():
-    with pytest.raises(KernelError, match="kernel never_ends did not end within 10,000 accesses") as caught:
+    with pytest.raises(KernelError, match=r"never_ends was stopped after .* more than the limit of 10,000") as caught:
         trace(never_ends, 1, 32, np.zeros(1), limit=10_000)
-    assert caught.value.traffic.total("global", "load").elements > 10_000
+    made = caught.value.traffic.total("global", "load").elements
+    assert made > 10_000
+    assert f"stopped after {made:,} accesses to memory" in str(caught.value)
+    assert "seconds: " not in str(caught.value)
 
 
 def test_a_kernel_that_makes_no_access_is_stopped(monkeypatch):
     monkeypatch.setattr("trigemm.lab.traffic.machine.PATIENCE", 0.3)
-    with pytest.raises(KernelError, match="or made none"):
+    with pytest.raises(KernelError, match=r"spins_on_nothing was stopped because it made no access to memory for 0\.3 sec"):
         trace(spins_on_nothing, 1, 32, np.zeros(1))
 
 

@@ -23,7 +23,11 @@ Dim3 = tuple[int, int, int]
 
 
 class LimitReached(BaseException):
-    """Raised inside a kernel that made too many accesses or made none for too long."""
+    """Raised inside a kernel that made too many accesses."""
+
+
+class Silent(BaseException):
+    """Raised inside a kernel that made no access for too long."""
 
 
 class Stopped(BaseException):
@@ -85,7 +89,7 @@ class Machine:
             raise
         finally:
             self._finished.release()
-        self.accesses += len(self.log.addresses)
+        self.accesses += len(self.log.places)  # complete ones: a launch may be stopped between an address and its place
         if self._failure is not None:
             raise self._failure
 
@@ -218,10 +222,10 @@ class Machine:
         quiet, before = 0.0, -1
         while not self._watch.wait(TICK):
             now = self.accesses + len(self.log.addresses)
-            quiet = quiet + TICK if now == before else 0.0
+            quiet = quiet + TICK if now == before and self._owner else 0.0
             before = now
             if (now > self.limit or quiet > PATIENCE) and self._owner and self._failure is None:
-                self._stop(LimitReached)
+                self._stop(LimitReached if now > self.limit else Silent)
                 quiet = 0.0
 
     def _stop(self, reason: type[BaseException]) -> None:

@@ -19,6 +19,7 @@ from numba.cuda.types import Type
 from numpy.typing import NDArray
 
 from trigemm.lab.traffic.arrays import TracedArray, traced
+from trigemm.lab.traffic.limits import check_shared
 from trigemm.lab.traffic.log import WARP, Made, Space, Sync, TracedMemory, instruction
 from trigemm.lab.traffic.machine import CudaThread, Machine
 
@@ -65,6 +66,7 @@ class Allocator:
         self.module = module
         self.space = space
         self.memories: dict[tuple[CodeType, int, int], TracedMemory] = {}
+        self.static_bytes = 0  # of the shared arrays of all blocks: the kernel is compiled with each of them
         self.forget()
 
     def forget(self) -> None:
@@ -96,6 +98,9 @@ class Allocator:
             memory = self.module.memory(assigned_name(*key[:2]), self.space)
             memory.declared_in, memory.dynamic, memory.generation = key[0], shape == 0, key[2]
             self.memories[key] = memory
+            if self.space == "shared" and not memory.dynamic and memory.generation == 0:
+                self.static_bytes += _elements(shape) * kind.itemsize
+                check_shared(self.static_bytes, self.module.dynamic_bytes)
         memory = self.memories[key]
         first = self.arrays.get((*key[:2], 0))
         if memory.dynamic:
@@ -119,8 +124,11 @@ class Allocator:
 
 def _blank(shape: Any, kind: np.dtype[Any]) -> NDArray[Any]:
     """Memory that nothing wrote: all bits are set, which is NaN or -1."""
-    size = prod(shape) if isinstance(shape, tuple) else int(shape)
-    return np.frombuffer(bytearray(b"\xff" * (size * kind.itemsize)), dtype=kind).reshape(shape)
+    return np.frombuffer(bytearray(b"\xff" * (_elements(shape) * kind.itemsize)), dtype=kind).reshape(shape)
+
+
+def _elements(shape: Any) -> int:
+    return prod(shape) if isinstance(shape, tuple) else int(shape)
 
 
 class TracedAtomic:
@@ -163,7 +171,7 @@ class TracedModule(FakeCUDAModule):  # type: ignore[misc]
         self.prepare = prepare
         self.count_local = count_local
         self._stack = Stack(kernel)
-        self._dynamic_bytes = dynamic_bytes
+        self.dynamic_bytes = dynamic_bytes
         self._shared = Allocator(self, "shared")
         self._local = Allocator(self, "local")
         self._atomic = TracedAtomic(self)
@@ -177,10 +185,10 @@ class TracedModule(FakeCUDAModule):  # type: ignore[misc]
 
     def enter_block(self, x: int, y: int, z: int) -> None:
         self.blockIdx = Dim3(x, y, z)
-        self.dynamic_shared = np.frombuffer(bytearray(b"\xff" * self._dynamic_bytes), dtype=np.uint8)
+        self.dynamic_shared = np.frombuffer(bytearray(b"\xff" * self.dynamic_bytes), dtype=np.uint8)
         self._shared.forget()
         self._local.forget()
-        self._shared.end += -(-self._dynamic_bytes // ALIGNMENT) * ALIGNMENT
+        self._shared.end += -(-self.dynamic_bytes // ALIGNMENT) * ALIGNMENT
 
     def enter_thread(self, thread: CudaThread) -> None:
         self.threadIdx = Dim3(*thread.place)

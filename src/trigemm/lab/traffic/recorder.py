@@ -5,7 +5,9 @@ Both need the simulator, which numba-cuda turns on when NUMBA_ENABLE_CUDASIM=1 i
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,17 @@ from numba.cuda.errors import normalize_kernel_dimensions
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 from trigemm.kernels.threads.vector import load4, store4
+from trigemm.lab.traffic import machine
 from trigemm.lab.traffic.frames import VECTOR_FUNCTIONS
 from trigemm.lab.traffic.launch import BlockKind, Launch, Options
-from trigemm.lab.traffic.machine import LimitReached
+from trigemm.lab.traffic.limits import check_launch
 from trigemm.lab.traffic.memory import AddressMap
 from trigemm.lab.traffic.outputs import DeviceArrays, watched
 from trigemm.lab.traffic.result import Finding, Traffic
 from trigemm.lab.traffic.sanitize import Sanitizer
 
 ACCESS_LIMIT = 50_000_000
+STUCK = "a thread that waits for another one without a barrier never goes on in the simulator"
 
 
 class KernelError(RuntimeError):
@@ -49,6 +53,12 @@ class Recorder:
             self._running.adopt(kernel.fn)
             return kernel.fn(*args)
         grid, block = normalize_kernel_dimensions(kernel.grid_dim, kernel.block_dim)
+        try:
+            check_launch(grid, block, kernel.dynshared_size)
+        except ValueError as refusal:
+            message = f"kernel {kernel.fn.__name__} cannot be launched: {refusal}"
+            self.launches.append(Traffic(kernel.fn.__name__, grid, block, prod(grid), error=message))
+            raise KernelError(message, self.launches[-1]) from None
 
         def launch(limit: int) -> Launch:
             options = replace(self._options, limit=limit)
@@ -82,11 +92,15 @@ class Recorder:
         name = launch.function.__name__
         try:
             launch.run(self._options.kind, None if sanitizer is None else sanitizer.look, reverse=reverse)
-        except LimitReached:
+        except machine.LimitReached:
             return RuntimeError(
-                f"kernel {name} did not end within {self._options.limit:,} accesses to memory, or made none for a minute:"
-                " a thread that waits for another one without a barrier never goes on in the simulator; raise the limit if the"
-                " kernel is merely long"
+                f"kernel {name} was stopped after {launch.machine.accesses:,} accesses to memory, more than the limit of"
+                f" {launch.machine.limit:,} (each load, store and atomic operation of each thread counts, looked at every"
+                f" {machine.TICK:g} seconds): {STUCK}; raise the limit if the kernel is merely long"
+            )
+        except machine.Silent:
+            return RuntimeError(
+                f"kernel {name} was stopped because it made no access to memory for {machine.PATIENCE:g} seconds: {STUCK}"
             )
         except Exception as error:
             where = launch.where(error)
@@ -151,7 +165,8 @@ def record(
     sanitize     look for faults; not where `kind` is given
     count_local  count local arrays too: they take most of the time, and the compiler may keep them in registers
     count_flops  count floating-point operations too, at a price in time
-    limit        accesses to memory after which a launch is stopped, as a kernel that never ends
+    limit        accesses to memory after which a launch is stopped, as a kernel that never ends: loads, stores and atomic
+                 operations, one for each thread that makes it, in any space, over all blocks that run
     """
     if not config.ENABLE_CUDASIM:
         raise RuntimeError(
@@ -160,19 +175,30 @@ def record(
         )
     VECTOR_FUNCTIONS.update((load4.__code__, store4.__code__))
     recorder = Recorder(Options(kind, outputs, sanitize and kind is None, count_local, count_flops, limit))
-    plain = FakeCUDAKernel.__call__, FakeCUDAKernel.forall
+    plain = FakeCUDAKernel.__call__, FakeCUDAKernel.__getitem__, FakeCUDAKernel.forall
     FakeCUDAKernel.__call__ = lambda kernel, *args: recorder.call(kernel, *args)
+    # Numba's simulator writes a launch's sizes into the kernel, where the next launch finds the shared memory of this one.
+    FakeCUDAKernel.__getitem__ = lambda kernel, sizes: plain[1](_unconfigured(kernel), sizes)
     FakeCUDAKernel.forall = _forall
     try:
         with watched(recorder.device_arrays):
             yield recorder.launches
     finally:
-        FakeCUDAKernel.__call__, FakeCUDAKernel.forall = plain
+        FakeCUDAKernel.__call__, FakeCUDAKernel.__getitem__, FakeCUDAKernel.forall = plain
+
+
+def _unconfigured(kernel: Any) -> Any:
+    """The same kernel, without the sizes of a launch."""
+    kernel = copy(kernel)
+    kernel.grid_dim, kernel.block_dim, kernel.dynshared_size = None, None, 0
+    return kernel
 
 
 def _forall(kernel: Any, ntasks: int, tpb: int = 0, stream: Any = 0, sharedmem: int = 0) -> Any:
     """`kernel.forall`, with blocks of 128 threads where the driver would choose their size."""
     block = tpb or 128
+    if ntasks == 0:
+        return lambda *args: None
     return kernel[-(-ntasks // block), block, stream, sharedmem]
 
 
