@@ -91,7 +91,7 @@ def test_a_count_that_differs_from_its_prediction_is_an_error(monkeypatch):
         (["--kernel", "naive", "--seq", "100"], "need T to be a multiple of 128, got T=100"),
         (["--seq", "0"], "--seq must be at least 1, got 0"),
         (["--save", "/no/such/folder/file"], "cannot write records to /no/such/folder/file"),
-        (["--plot", "/no/such/folder/file.png"], "cannot draw into /no/such/folder/file.png"),
+        (["--plot", "/no/such/folder/file.png"], "cannot plot to /no/such/folder/file.png"),
         (["run", "no_such_script.py"], "there is no script no_such_script.py"),
         (["run", "--limit", "0", str(EXAMPLES / "differences.py")], "--limit must be at least 1, got 0"),
     ],
@@ -231,7 +231,55 @@ def test_a_kernel_that_never_ends_is_stopped(tmp_path):
     )
     done = call("run", "--limit", 5000, path)
     assert done.exit_code == 1
-    assert "kernel wait did not end within 5,000 accesses" in done.stderr
+    assert "kernel wait was stopped after" in done.stderr
+    assert "more than the limit of 5,000 (each load, store and atomic operation of each thread counts" in done.stderr
+
+
+UNLAUNCHABLE = """
+import sys
+import numpy as np
+from numba import cuda, float32
+
+rows = int(sys.argv[2])
+
+@cuda.jit
+def kernel(x):
+    tile = cuda.shared.array((rows, 128), float32)
+    i = cuda.grid(1)
+    tile[i % rows, i // rows] = x[i]
+    x[i] = tile[i % rows, i // rows]
+
+threads = int(sys.argv[1])
+kernel[2048 // threads, threads](np.ones(2048, np.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "rows", "message"),
+    [
+        (2048, 64, "kernel kernel cannot be launched: a block has at most 1,024 threads, got 2048 x 1 x 1"),
+        (1024, 128, "a block has at most 49,152 bytes of shared memory, got 65,536"),
+        (1024, 64, ""),
+    ],
+)
+def test_a_launch_that_no_gpu_takes_fails(tmp_path, threads, rows, message):
+    path = tmp_path / "unlaunchable.py"
+    path.write_text(UNLAUNCHABLE)
+    done = call("run", path, threads, rows)
+    assert done.exit_code == (1 if message else 0), done.output
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize("name", ["p.xyz", "p", "folder.png"])
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_counted(tmp_path, monkeypatch, name):
+    from trigemm.lab.traffic import ladder
+
+    monkeypatch.setattr(ladder, "trace_rung", lambda *args: pytest.fail("counted"))
+    (tmp_path / "folder.png").mkdir()
+    done = call("--plot", tmp_path / name)
+    assert done.exit_code == 2, done.output
+    assert f"cannot plot to {tmp_path / name}: " in done.stderr
+    assert "Traceback" not in done.output
 
 
 def test_the_command_turns_the_simulator_on_for_its_own_process(script):

@@ -60,7 +60,10 @@ def run(
     as_json: Json = False,
     save: Save = None,
     flops: Annotated[bool, typer.Option("--flops", help="Count floating-point operations too; takes longer.")] = False,
-    limit: Annotated[int, typer.Option(help="Accesses after which a launch is stopped, as one that never ends.")] = 50_000_000,
+    limit: Annotated[
+        int,
+        typer.Option(help="Loads, stores and atomics of all threads after which a launch is stopped, as one that never ends."),
+    ] = 50_000_000,
     nsight: Annotated[
         bool, typer.Option("--nsight", help="On a machine with a GPU: run the script under ncu too, and compare.")
     ] = False,
@@ -98,7 +101,7 @@ def _reported_errors() -> Iterator[None]:
 
 def _check(shape: dict[str, int], save: Path | None, plot: Path | None) -> None:
     """Refuse what cannot work before anything is counted, and turn the simulator on."""
-    from trigemm.lab import records
+    from trigemm.lab import records, report
 
     options = {"B": "batch", "T": "seq", "NH": "heads", "HS": "head-dim"}
     for name, size in shape.items():
@@ -106,10 +109,10 @@ def _check(shape: dict[str, int], save: Path | None, plot: Path | None) -> None:
             raise ValueError(f"--{options[name]} must be at least 1, got {size}: nothing is moved for an empty tensor")
     if save is not None:
         records.check_writable(save)
-    if plot is not None and not plot.absolute().parent.is_dir():
-        raise ValueError(f"cannot draw into {plot}: there is no such folder")
     if plot is not None and find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib (pip install 'trigemm[lab]')")
+    if plot is not None:
+        report.check_plot(plot)
     if find_spec("numba_cuda") is None:
         raise ValueError("counting needs numba-cuda (pip install 'trigemm[lab]')")
     wanted = {"NUMBA_ENABLE_CUDASIM": "1", "TRITON_INTERPRET": "1"}
