@@ -73,31 +73,30 @@ def tensor(x: Array) -> Tensor:
 def _piece(a: Array, b: Array) -> int:
     """How many terms of a CPU product to sum in one go.
 
-    NumPy's BLAS sums up to about 384 terms one after the other; torch's takes shorter pieces, and much shorter ones for a matrix
-    of a few rows or columns. These pieces keep the error within twice that of torch's product.
+    NumPy's BLAS sums up to about 384 terms one after the other, torch's takes shorter pieces; either sums long runs for a result
+    of a few rows or columns. These pieces keep the error within twice that of torch's whole product.
     """
     depth: int = a.shape[-1]
-    if a.dtype != numpy.float32 or depth >= 384:
+    on_host = isinstance(a, numpy.ndarray)
+    if depth >= 384 or not (a.dtype == numpy.float32 if on_host else a.dtype == torch.float32 and a.device.type == "cpu"):
         return max(1, depth)
     if 1 < min(a.shape[-2], b.shape[-1]) <= 8:
         return 16
-    return 192
+    return 192 if on_host else max(1, depth)
 
 
 def multiply(a: Array, b: Array, out: Array | None = None, alpha: float = 1.0) -> Array:
     """alpha * a @ b, into `out` where one is given; else the result may be overwritten by the next call."""
-    if isinstance(a, numpy.ndarray):
-        shape = (*a.shape[:-1], b.shape[-1])
-        out = scratch("product", shape, a.dtype) if out is None else out
-        piece = _piece(a, b)
-        numpy.matmul(a[..., :piece], b[..., :piece, :], out=out)
-        for begin in range(piece, a.shape[-1], piece):
-            term = scratch("term", shape, a.dtype)
-            out += numpy.matmul(a[..., begin : begin + piece], b[..., begin : begin + piece, :], out=term)
-    else:
-        if out is None and a.device.type == "cpu":
-            out = torch.from_numpy(scratch("product", (*a.shape[:-1], b.shape[-1]), str(a.dtype).removeprefix("torch.")))
-        out = torch.matmul(a, b, out=out)
+    on_host, shape = isinstance(a, numpy.ndarray), (*a.shape[:-1], b.shape[-1])
+    if out is None and on_host:
+        out = scratch("product", shape, a.dtype)
+    elif out is None and a.device.type == "cpu":
+        out = torch.from_numpy(scratch("product", shape, str(a.dtype).removeprefix("torch.")))
+    product, piece = numpy.matmul if on_host else torch.matmul, _piece(a, b)
+    out = product(a[..., :piece], b[..., :piece, :], out=out)
+    for begin in range(piece, a.shape[-1], piece):
+        term = scratch("term", shape, a.dtype) if on_host else None
+        out += product(a[..., begin : begin + piece], b[..., begin : begin + piece, :], out=term)
     if alpha != 1.0:
         out *= alpha
     return out
