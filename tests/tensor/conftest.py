@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from trigemm.tensor import CpuBackend, Tensor
+from trigemm.tensor.cuda import CudaBackend
 
 ROUNDING = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-3}
-BACKENDS = [CpuBackend()]
+BACKENDS = [CpuBackend(), CudaBackend("cuda" if torch.cuda.is_available() else "cpu")]  # "cpu": in Triton's interpreter
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)

@@ -5,6 +5,8 @@ import pytest
 
 from trigemm.tensor import Tensor
 
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning")  # NumPy's, in Triton's interpreter
+
 
 @pytest.mark.parametrize("count", [100_000, 1_000_000])
 def test_a_sum_of_all_elements_is_within_1e_6_of_float64(count, backend, near):

