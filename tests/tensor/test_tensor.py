@@ -127,6 +127,13 @@ def test_dlpack_shares_memory_with_numpy_in_both_directions():
     assert np.shares_memory(np.asarray(y), data)
 
 
+def test_read_only_memory_is_copied():
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    y = Tensor.from_dlpack(x.numpy())
+    assert not np.shares_memory(x.numpy(), y.numpy())
+    assert gemmt(y.T, y).numpy().tolist() == [[10.0, 0.0], [14.0, 20.0]]
+
+
 def test_dlpack_copies_what_is_not_in_row_major_order(backend):
     data = torch.arange(6.0).reshape(2, 3).mT
     x = Tensor.from_dlpack(data if backend.name == "cpu" else data.to(torch.from_dlpack(Tensor([1.0], backend)).device), backend)

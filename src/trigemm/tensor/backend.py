@@ -32,7 +32,8 @@ class Backend(Protocol):
         """The elements on the host, read-only. Waits for the work that makes them."""
 
     def from_dlpack(self, x: Any) -> Array:
-        """An array that shares the memory of `x`, an object with `__dlpack__`; a copy where `x` is not in row-major order.
+        """An array that shares the memory of `x`, an object with `__dlpack__`; a copy where it is not in row-major order
+        or read-only.
 
         BufferError or ValueError where the memory is on another device.
         """
