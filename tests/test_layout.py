@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trigemm.layout import Layout, broadcast_shape
+from trigemm.layout import Layout, broadcast_shape, merge
 
 shapes = st.lists(st.integers(1, 4), max_size=4).map(tuple)
 
@@ -57,3 +57,17 @@ def test_five_axes_are_refused():
 def test_an_axis_that_is_not_1_does_not_stretch():
     with pytest.raises(ValueError, match="does not broadcast"):
         Layout.contiguous((2, 3)).expand((4, 3))
+
+
+@given(shapes, st.randoms(use_true_random=False), st.data())
+def test_merged_layouts_name_the_same_elements_with_no_more_axes(shape, random, data):
+    axes = random.sample(range(len(shape)), len(shape))
+    permuted = Layout.contiguous(shape).permute(axes)
+    wide = tuple(3 if size == 1 and data.draw(st.booleans()) else size for size in permuted.shape)
+    layouts = permuted.expand(wide), Layout.contiguous(wide)
+    merged = merge(*layouts)
+    flat = np.arange(np.prod(wide))
+    for before, after in zip(layouts, merged, strict=True):
+        assert np.array_equal(before.source_index(flat), after.source_index(flat))
+        assert after.shape == merged[0].shape
+    assert sum(size > 1 for size in merged[0].shape) <= sum(size > 1 for size in wide)
