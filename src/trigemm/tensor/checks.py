@@ -1,0 +1,77 @@
+"""What the operations accept. Each refusal names the operation, what was given, and what would work."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from trigemm.layout import RANK, broadcast_shape
+from trigemm.tensor.backend import DTYPES, FLOATS, Array, Backend
+
+
+def check_rank(operation: str, shape: Sequence[int]) -> None:
+    """At most four axes."""
+    if len(shape) > RANK:
+        raise ValueError(f"{operation}: a tensor has at most {RANK} axes; got shape {tuple(shape)}; merge some with reshape")
+
+
+def check_dtype(operation: str, dtype: object) -> str:
+    """The name of a dtype that tensors can have."""
+    if dtype not in DTYPES:
+        raise TypeError(f"{operation}: dtypes are {', '.join(DTYPES)}; got {dtype}")
+    return str(dtype)
+
+
+def check_floats(operation: str, backend: Backend, *arrays: Array) -> None:
+    """All arrays have one floating dtype."""
+    dtypes = [backend.dtype(x) for x in arrays]
+    if len(set(dtypes)) > 1 or dtypes[0] not in FLOATS:
+        given = " and ".join(f"{tuple(x.shape)} {dtype}" for x, dtype in zip(arrays, dtypes, strict=True))
+        raise TypeError(f"{operation}: operands must have one dtype, {', '.join(FLOATS)}; got {given}; convert with .cast(dtype)")
+
+
+def check_indices(operation: str, backend: Backend, indices: Array) -> None:
+    """int64, so that no NaN and no fraction is an index."""
+    if backend.dtype(indices) != "int64":
+        raise TypeError(f"{operation}: indices must be int64; got {backend.dtype(indices)}; convert with .cast('int64')")
+
+
+def check_axis(operation: str, axis: Any, rank: int) -> int:
+    """The axis, counted from the front."""
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank:
+        raise ValueError(f"{operation}: axis must be an integer from {-rank} to {rank - 1} for {rank} axes; got {axis!r}")
+    return axis % rank
+
+
+def check_broadcast(operation: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape that two shapes broadcast to."""
+    shape = broadcast_shape(a, b)
+    if shape is None:
+        raise ValueError(
+            f"{operation}: shapes {tuple(a)} and {tuple(b)} do not broadcast; counted from the right, sizes must be equal or 1"
+        )
+    return shape
+
+
+def check_size(operation: str, shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
+    """The wanted shape with at most one -1 worked out; it has as many elements as `shape`."""
+    check_rank(operation, wanted)
+    known = prod(size for size in wanted if size != -1)
+    total = prod(shape)
+    unknown = sum(size == -1 for size in wanted)
+    if unknown == 1 and known and total % known == 0:
+        return tuple(total // known if size == -1 else size for size in wanted)
+    if unknown or total != known or any(size < 0 for size in wanted):
+        raise ValueError(f"{operation}: shape {tuple(shape)} has {total} elements and does not fit {tuple(wanted)}")
+    return tuple(wanted)
+
+
+def check_product(operation: str, a: Sequence[int], b: Sequence[int], *, same_batch: bool) -> None:
+    """(…,M,K) x (…,K,N), both as they are multiplied."""
+    given = f"got {tuple(a)} and {tuple(b)}; shapes that fit are (…,M,K) and (…,K,N)"
+    if len(a) < 2 or len(b) < 2:
+        raise ValueError(f"{operation}: operands need two axes or more; {given}")
+    if a[-1] != b[-2]:
+        raise ValueError(f"{operation}: inner sizes differ, {a[-1]} and {b[-2]}; {given}")
+    if same_batch and tuple(a[:-2]) != tuple(b[:-2]):
+        raise ValueError(f"{operation}: batch axes must be equal; {given}")
+    check_broadcast(operation, a[:-2], b[:-2])

@@ -1,0 +1,237 @@
+"""The backend on a GPU: PyTorch's storage and allocator, and kernels at the level of tiles."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from trigemm.kernels.catalogue import serving
+from trigemm.kernels.tiles import adamw as adamw_tiles
+from trigemm.kernels.tiles import elementwise, embedding, rowwise
+from trigemm.kernels.tiles.permute import permute
+from trigemm.kernels.tiles.reduce import reduce
+from trigemm.layout import Layout, broadcast_shape
+
+Array = torch.Tensor
+
+DTYPES = ("float32", "float16", "int64")
+
+
+class CudaBackend:
+    """Contiguous torch tensors on one device; work is queued in PyTorch's current stream, and reading back waits for it.
+
+    Memory comes from PyTorch's caching allocator, which reuses it in the order of that stream: a tensor may be dropped while
+    a queued kernel still reads it. Sums of float16 are made in float32; float64 is refused.
+
+    Args:
+        device: "cuda", "cuda:1", …; "cpu" only in Triton's interpreter.
+        precision: of products of float32, as in torch.set_float32_matmul_precision.
+        checked: whether an index outside its table is an IndexError, which waits for the device each time. Otherwise such an
+            index gives NaN in `gather` and `cross_entropy`, and adds nothing in `scatter_add`.
+    """
+
+    name = "cuda"
+
+    def __init__(self, device: str = "cuda", *, precision: str = "highest", checked: bool = False):
+        self.device = torch.empty(0, device=device).device
+        self.precision, self.checked = precision, checked
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CudaBackend) and self.device == other.device
+
+    def __hash__(self) -> int:
+        return hash(self.device)
+
+    def __repr__(self) -> str:
+        return f"CudaBackend('{self.device}')"
+
+    def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Array:
+        return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+
+    def _dtype(self, name: str) -> torch.dtype:
+        if name not in DTYPES:
+            raise TypeError(f"CudaBackend: dtypes are {', '.join(DTYPES)}; got {name}; give dtype='float32', or convert first")
+        dtype: torch.dtype = getattr(torch, name)
+        return dtype
+
+    def array(self, data: np.ndarray[Any, Any], dtype: str) -> Array:
+        self._dtype(dtype)
+        return torch.tensor(np.ascontiguousarray(data, dtype).reshape(data.shape), device=self.device)
+
+    def numpy(self, a: Array) -> np.ndarray[Any, Any]:
+        host: np.ndarray[Any, Any] = a.cpu().numpy()
+        host.flags.writeable = False
+        return host
+
+    def from_dlpack(self, x: Any) -> Array:
+        array: Array = torch.utils.dlpack.from_dlpack(x)
+        if array.device != self.device:
+            raise ValueError(
+                f"from_dlpack: the memory is on {array.device}, the backend on {self.device}; Tensor(x, backend) copies"
+            )
+        self._dtype(self.dtype(array))
+        return array.detach().contiguous()
+
+    def dtype(self, a: Array) -> str:
+        return str(a.dtype).removeprefix("torch.")
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def full(self, shape: Sequence[int], value: float, dtype: str) -> Array:
+        return torch.full(tuple(shape), value, dtype=self._dtype(dtype), device=self.device)
+
+    def cast(self, a: Array, dtype: str) -> Array:
+        out = self._empty(a.shape, self._dtype(dtype))
+        elementwise.unary("cast", a, out)
+        return out
+
+    def unary(self, code: str, a: Array) -> Array:
+        out = torch.empty_like(a)
+        elementwise.unary(code, a, out)
+        return out
+
+    def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
+        shapes = [x.shape if isinstance(x, torch.Tensor) else () for x in (a, b)]
+        like = a if isinstance(a, torch.Tensor) else b
+        assert isinstance(like, torch.Tensor)
+        out = self._empty(broadcast_shape(*shapes) or (), like.dtype)
+        elementwise.binary(code, a, b, out, param)
+        return out
+
+    def permute(self, a: Array, axes: Sequence[int]) -> Array:
+        out = self._empty([a.shape[axis] for axis in axes], a.dtype)
+        permute(a, Layout.contiguous(a.shape).permute(axes), out)
+        return out
+
+    def expand(self, a: Array, shape: Sequence[int]) -> Array:
+        out = self._empty(shape, a.dtype)
+        permute(a, Layout.contiguous(a.shape).expand(shape), out)
+        return out
+
+    def reshape(self, a: Array, shape: Sequence[int]) -> Array:
+        return a.view(tuple(shape))
+
+    def slice_rows(self, a: Array, begin: int, end: int) -> Array:
+        return a[begin:end]
+
+    def pad_rows(self, a: Array, before: int, after: int) -> Array:
+        out = torch.zeros((before + len(a) + after, *a.shape[1:]), dtype=a.dtype, device=self.device)
+        permute(a, Layout.contiguous(a.shape), out[before : before + len(a)])
+        return out
+
+    def _reduce(self, a: Array, axis: int, *, maximum: bool) -> Array:
+        before, after = a.shape[:axis], a.shape[axis + 1 :]
+        out = self._empty((*before, *after), a.dtype)
+        reduce(a, prod(before), a.shape[axis], prod(after), out, maximum=maximum)
+        return out
+
+    def sum_axis(self, a: Array, axis: int) -> Array:
+        return self._reduce(a, axis, maximum=False)
+
+    def sum(self, a: Array) -> Array:
+        return self._reduce(a.view(-1), 0, maximum=False)
+
+    def max_axis(self, a: Array, axis: int) -> Array:
+        return self._reduce(a, axis, maximum=True)
+
+    def _softmax(self, a: Array, *, log: bool) -> Array:
+        out = torch.empty_like(a)
+        rows = prod(a.shape[:-1]), a.shape[-1]
+        rowwise.softmax(a.view(rows), out.view(rows), log=log)
+        return out
+
+    def softmax(self, a: Array) -> Array:
+        return self._softmax(a, log=False)
+
+    def log_softmax(self, a: Array) -> Array:
+        return self._softmax(a, log=True)
+
+    def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
+        left, right = a.mT if transpose_a else a, b.mT if transpose_b else b
+        if b.dim() == 2 and a.dim() > 2 and not transpose_a:  # one product in place of many
+            left = left.reshape(-1, left.shape[-1])
+        batch = broadcast_shape(left.shape[:-2], right.shape[:-2]) or ()
+        left, right = left.expand(*batch, *left.shape[-2:]), right.expand(*batch, *right.shape[-2:])
+        product = self._triangle(left, right, 1.0, right.shape[-1], None)  # a diagonal so high that everything is below it
+        return product.view(*a.shape[:-1], right.shape[-1]) if left.dim() < a.dim() else product
+
+    def _triangle(self, a: Array, b: Array, alpha: float, diagonal: int, fill: float | None) -> Array:
+        out = self._empty((*a.shape[:-1], b.shape[-1]), a.dtype)
+        kernel = serving("gemmt", "cuda", a.dtype)
+        kernel.run(a, b, out, alpha=alpha, diagonal=diagonal, fill=fill, precision=self.precision)
+        return out
+
+    def gemmt(
+        self, a: Array, b: Array, *, alpha: float = 1.0, diagonal: int = 0, fill: float = 0.0, transpose_b: bool = False
+    ) -> Array:
+        return self._triangle(a, b.mT if transpose_b else b, alpha, diagonal, fill)
+
+    def trmm(self, a: Array, b: Array, *, alpha: float = 1.0, diagonal: int = 0, transpose: bool = False) -> Array:
+        left, uplo, diagonal = (a.mT, "upper", -diagonal) if transpose else (a, "lower", diagonal)
+        out = self._empty((*left.shape[:-1], b.shape[-1]), a.dtype)
+        kernel = serving("trmm", "cuda", a.dtype)
+        kernel.run(left, b, out, alpha=alpha, uplo=uplo, diagonal=diagonal, precision=self.precision)
+        return out
+
+    def syrk(self, a: Array, *, alpha: float = 1.0) -> Array:
+        out = self._empty((*a.shape[:-1], a.shape[-2]), a.dtype)
+        kernel = serving("syrk", "cuda", a.dtype)
+        kernel.run(a, None, out, alpha=alpha, beta=0.0, uplo="full", precision=self.precision)
+        return out
+
+    def _check_range(self, operation: str, indices: Array, rows: int) -> None:
+        if self.checked and indices.numel():
+            wrong = indices[(indices < 0) | (indices >= rows)]
+            if wrong.numel():
+                raise IndexError(f"{operation}: index {int(wrong[0])} is outside 0 to {rows - 1}")
+
+    def gather(self, table: Array, indices: Array) -> Array:
+        self._check_range("gather", indices, len(table))
+        out = self._empty((*indices.shape, table.shape[1]), table.dtype)
+        embedding.gather(table, indices, out)
+        return out
+
+    def scatter_add(self, updates: Array, indices: Array, rows: int) -> Array:
+        self._check_range("scatter_add", indices, rows)
+        out = torch.zeros((rows, updates.shape[-1]), dtype=torch.float32, device=self.device)
+        embedding.scatter_add(updates, indices, out)
+        return out if updates.dtype == torch.float32 else self.cast(out, self.dtype(updates))
+
+    def cross_entropy(self, logits: Array, targets: Array) -> Array:
+        self._check_range("cross_entropy", targets, logits.shape[1])
+        out = self._empty(targets.shape, logits.dtype)
+        rowwise.cross_entropy(logits, targets, out)
+        return out
+
+    def cross_entropy_backward(self, grad: Array, logits: Array, targets: Array) -> Array:
+        out = torch.empty_like(logits)
+        rowwise.cross_entropy_backward(grad, logits, targets, out)
+        return out
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
+        out = torch.empty_like(x)
+        mean, rstd = (self._empty(x.shape[:1], torch.float32) for _ in range(2))
+        rowwise.layer_norm(x, weight, bias, eps, out, mean, rstd)
+        return out, mean, rstd
+
+    def layer_norm_backward(self, grad: Array, x: Array, weight: Array, mean: Array, rstd: Array) -> tuple[Array, Array, Array]:
+        out, terms = torch.empty_like(x), self._empty(x.shape, torch.float32)
+        rowwise.layer_norm_backward(grad, x, weight, mean, rstd, out, terms)
+        dweight, dbias = self._empty(weight.shape, weight.dtype), self._empty(weight.shape, weight.dtype)
+        reduce(terms, 1, len(x), x.shape[1], dweight)
+        reduce(grad, 1, len(x), x.shape[1], dbias)
+        return out, dweight, dbias
+
+    def adamw(
+        self, param: Array, grad: Array, m: Array, v: Array, *,
+        step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+    ) -> tuple[Array, Array, Array]:  # fmt: skip
+        new = torch.empty_like(param), torch.empty_like(m), torch.empty_like(v)
+        adamw_tiles.adamw(
+            (param, grad, m, v), new, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay
+        )
+        return new

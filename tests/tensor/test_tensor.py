@@ -1,0 +1,239 @@
+"""The tensor itself: what goes in and comes out, indexing, sharing, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from trigemm.tensor import (
+    CpuBackend,
+    Tensor,
+    adamw,
+    causal_attention,
+    cross_entropy,
+    gather,
+    gemmt,
+    layer_norm,
+    scatter_add,
+    syrk,
+    trmm,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning")  # NumPy's, in Triton's interpreter
+
+
+class OtherBackend(CpuBackend):
+    """A second backend, for tests of what must not be mixed."""
+
+    name = "other"
+
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype"),
+    [
+        (1.5, "float32"),
+        ([[1.0, 2.0]], "float32"),
+        ([1, 2], "int64"),
+        ([True, False], "int64"),
+        (np.float64([1.0]), "float64"),
+        (np.float16([1.0]), "float16"),
+        (np.int32([1]), "int64"),
+        (torch.ones(2, 3).mT, "float32"),
+    ],
+)
+def test_what_tensors_are_made_of(data, dtype):
+    x = Tensor(data)
+    assert x.dtype == dtype
+    assert np.array_equal(x.numpy(), np.asarray(data))
+
+
+def test_data_is_copied_and_cannot_be_written(backend):
+    data = np.ones((2, 3), np.float32)
+    x = Tensor(data, backend)
+    data[:] = 7.0
+    assert x.numpy().tolist() == [[1.0] * 3] * 2
+    with pytest.raises(ValueError, match="read-only"):
+        x.numpy()[0, 0] = 3.0
+
+
+def test_no_operation_changes_its_operands(inputs):
+    a, b = inputs(33, 21), inputs(33, 21)
+    before = a.numpy().copy(), b.numpy().copy()
+    for y in (a + b, a * b, a.T @ b, a.softmax(), a.gelu(), a.sum(0), a.reshape(21, 33) + 1.0, a[3:5] * 2.0, -a):
+        y.numpy()
+    assert np.array_equal(a.numpy(), before[0])
+    assert np.array_equal(b.numpy(), before[1])
+
+
+def test_item_and_len(backend):
+    assert Tensor([[2.5]], backend).item() == 2.5
+    assert len(Tensor([[1.0], [2.0]], backend)) == 2
+    with pytest.raises(ValueError, match=r"one element; got shape \(2,\)"):
+        Tensor([1.0, 2.0], backend).item()
+    with pytest.raises(TypeError, match="no length"):
+        len(Tensor(1.0, backend))
+
+
+def test_repr(backend):
+    assert repr(Tensor([[1.0, 2.5]], backend)) == f"Tensor([[1. , 2.5]], shape=(1, 2), dtype=float32, backend={backend.name})"
+    assert len(repr(Tensor(np.zeros((200, 200)), CpuBackend()))) < 600
+
+
+@pytest.mark.parametrize(
+    "key", [0, -1, (1, 2), (2, 0, -1), slice(1, 3), (1, slice(0, 2)), slice(None), (0, slice(5, 2)), slice(-2, None)]
+)
+def test_indexing_is_numpys(key, inputs):
+    x = inputs(3, 4, 5)
+    assert np.array_equal(x[key].numpy(), x.numpy()[key])
+
+
+@pytest.mark.parametrize("key", [slice(None, None, 2), (slice(0, 1), 2), None, [0, 1], 1.0, True, (..., 0)])
+def test_other_indices_are_refused(key):
+    with pytest.raises(TypeError, match="indexing takes integers for leading axes"):
+        Tensor(np.zeros((3, 4)))[key]
+
+
+@pytest.mark.parametrize("key", [3, -4, (0, 4), (0, 0, 0)])
+def test_indices_out_of_range(key):
+    with pytest.raises(IndexError):
+        Tensor(np.zeros((3, 4)))[key]
+
+
+def test_numbers_of_numpy_work_on_both_sides(backend):
+    x = Tensor([1.0, 2.0], backend)
+    assert (np.float32(2.0) * x).numpy().tolist() == [2.0, 4.0]
+    assert (x - np.int64(1)).numpy().tolist() == [0.0, 1.0]
+
+
+def test_dlpack_shares_memory_with_torch_in_both_directions(backend):
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]], backend)
+    shared = torch.from_dlpack(x)
+    assert shared.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    again = Tensor.from_dlpack(shared, backend)
+    assert torch.from_dlpack(again).data_ptr() == shared.data_ptr()
+    assert np.array_equal((again + 1.0).numpy(), x.numpy() + 1.0)
+
+
+def test_dlpack_shares_memory_with_numpy_in_both_directions():
+    x = Tensor([1.0, 2.0, 3.0])
+    assert np.shares_memory(np.from_dlpack(x), x.numpy())
+    data = np.arange(6.0).reshape(2, 3)
+    y = Tensor.from_dlpack(data)
+    assert np.shares_memory(y.numpy(), data)
+    assert np.shares_memory(np.asarray(y), data)
+
+
+def test_read_only_memory_is_copied():
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    y = Tensor.from_dlpack(x.numpy())
+    assert not np.shares_memory(x.numpy(), y.numpy())
+    assert gemmt(y.T, y).numpy().tolist() == [[10.0, 0.0], [14.0, 20.0]]
+
+
+def test_dlpack_copies_what_is_not_in_row_major_order(backend):
+    data = torch.arange(6.0).reshape(2, 3).mT
+    x = Tensor.from_dlpack(data if backend.name == "cpu" else data.to(torch.from_dlpack(Tensor([1.0], backend)).device), backend)
+    assert np.array_equal((x + 0.0).numpy(), data.numpy())
+
+
+def test_to_another_backend(backend):
+    x = Tensor([1.0, 2.0], backend)
+    other = OtherBackend()
+    assert x.to(other).backend is other
+    assert x.to(other).numpy().tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda a, b: a + b,
+        lambda a, b: a @ b.T,
+        lambda a, b: a.masked_fill(b, 0.0),
+        gemmt,
+        lambda a, b: layer_norm(a, b[0], b[0]),
+        lambda a, b: adamw(a, b, a, a, step=1),
+    ],
+)
+def test_backends_do_not_mix(mix, backend):
+    a, b = Tensor(np.ones((2, 2), np.float32), backend), Tensor(np.ones((2, 2), np.float32), OtherBackend())
+    with pytest.raises(ValueError, match=r"different backends.*\.to\(backend\)"):
+        mix(a, b)
+
+
+@pytest.fixture
+def x():
+    return Tensor(np.ones((3, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x: x + Tensor(np.ones((3, 3), np.float32)), r"add: shapes \(3, 4\) and \(3, 3\) do not broadcast"),
+        (lambda x: x @ x, r"matmul: inner sizes differ, 4 and 3.*\(…,M,K\) and \(…,K,N\)"),
+        (lambda x: x @ x[0], "matmul: operands need two axes or more"),
+        (lambda x: x.expand(2, 3, 4)[0:1] @ x.T.expand(3, 4, 3)[0:2] @ x.expand(3, 3, 4), "do not broadcast"),
+        (lambda x: gemmt(x.expand(2, 3, 4), x.T), "gemmt: batch axes must be equal"),
+        (lambda x: trmm(x, x), "trmm: inner sizes differ"),
+        (lambda x: syrk(x[0]), "syrk: the operand needs two axes"),
+        (lambda x: causal_attention(x, x[0:2], x[0:2]), "S >= T"),
+        (lambda x: x.reshape(5, -1), r"reshape: shape \(3, 4\) has 12 elements and does not fit \(5, -1\)"),
+        (lambda x: x.reshape(2, 2, 3, 1, 1), "at most 4 axes"),
+        (lambda x: x.expand(1, 1, 1, 3, 4), "at most 4 axes"),
+        (lambda x: x[0:1].expand(1, 4).reshape(4).expand(1), r"expand: shape \(4,\) does not stretch to \(1,\)"),
+        (lambda x: x.expand(5, 4), r"expand: shapes \(3, 4\) and \(5, 4\) do not broadcast"),
+        (lambda x: x.permute(0, 0), r"permute: axes must be 0 to 1 in some order"),
+        (lambda x: x.sum(2), "sum: axis must be an integer from -2 to 1"),
+        (lambda x: x.max(True), "max: axis must be an integer"),
+        (lambda x: x[0:0].max(0), "max: axis 0 of shape .* is empty"),
+        (lambda x: x[0, 0].softmax(), "softmax: it works along the last axis"),
+        (lambda x: x[0].T, "swaps the last two axes"),
+        (lambda x: layer_norm(x, x[0], x[0, 0:2]), "layer_norm: x must be"),
+        (lambda x: cross_entropy(x, Tensor([0, 1])), "cross_entropy: logits must be"),
+        (lambda x: gather(x[0], Tensor([0])), "gather: the table must be"),
+        (lambda x: gather(x, Tensor(np.zeros((1, 1, 1, 1), np.int64))), "at most 4 axes"),
+        (lambda x: scatter_add(x, Tensor([0, 1]), 5), "scatter_add: updates"),
+        (lambda x: adamw(x, x[0], x, x, step=1), "adamw: shapes must be equal"),
+        (lambda x: adamw(x, x, x, x, step=0), "counted from 1"),
+        (lambda x: Tensor(np.ones((1, 1, 1, 1, 1))), r"Tensor: a tensor has at most 4 axes; got shape \(1, 1, 1, 1, 1\)"),
+        (lambda x: Tensor([1.0, float("nan")], dtype="int64"), "no int64 value"),
+    ],
+)
+def test_bad_shapes_and_values(call, words, x):
+    with pytest.raises(ValueError, match=words):
+        call(x)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x: x + x.cast("float16"), r"add: operands must have one dtype.*\(3, 4\) float32 and \(3, 4\) float16"),
+        (lambda x: Tensor([1, 2]) + 1, "add: operands must have one dtype, float64, float32, float16"),
+        (lambda x: x.cast("int8"), "cast: dtypes are"),
+        (lambda x: gather(x, x[0]), "gather: indices must be int64; got float32"),
+        (lambda x: cross_entropy(x, x[0, 0:3]), "cross_entropy: indices must be int64"),
+        (lambda x: scatter_add(x, x[0, 0:3], 5), "scatter_add: indices must be int64"),
+        (lambda x: Tensor(["a"]), "elements must be numbers"),
+        (lambda x: Tensor([1j]), "elements must be numbers"),
+        (lambda x: gemmt(x, np.ones((4, 3))), "gemmt: operands must be trigemm.tensor.Tensor; got ndarray"),
+        (lambda x: x + "1", "unsupported operand"),
+        (lambda x: np.ones((3, 4)) - x, "unsupported operand"),
+        (lambda x: x @ np.ones((4, 3)), "does not support ufuncs"),
+    ],
+)
+def test_bad_dtypes(call, words, x):
+    with pytest.raises(TypeError, match=words):
+        call(x)
+
+
+@pytest.mark.parametrize("index", [-1, 3, 2**40])
+def test_indices_outside_the_table(index, x):
+    with pytest.raises(IndexError, match=rf"gather: index {index} is outside 0 to 2"):
+        gather(x, Tensor([0, index]))
+    with pytest.raises(IndexError, match=rf"scatter_add: index {index} is outside 0 to 2"):
+        scatter_add(x[0:2], Tensor([0, index]), 3)
+    with pytest.raises(IndexError, match=rf"cross_entropy: index {index + 1} is outside 0 to 3" if index > 0 else "outside"):
+        cross_entropy(x[0:2], Tensor([0, index + 1 if index > 0 else index]))
