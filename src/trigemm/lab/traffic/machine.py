@@ -5,6 +5,7 @@ Python thread. One that waits at a barrier keeps its Python thread asleep and ha
 awake at any time, the order is always the same, and a kernel without barriers costs no switch at all.
 """
 
+import sys
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -67,6 +68,8 @@ class Machine:
         self._owner = 0
         self._closed = False
         self._watch = Event()
+        self._hook = sys.unraisablehook
+        sys.unraisablehook = self._unraisable
         Thread(target=self._watchdog, daemon=True).start()
 
     def run(self, body: Callable[[], None], reverse: bool = False) -> None:
@@ -97,6 +100,7 @@ class Machine:
         """End the Python threads that wait for work."""
         self._closed = True
         self._watch.set()
+        sys.unraisablehook = self._hook
         while self._idle:
             self._idle.pop().release()
 
@@ -227,6 +231,11 @@ class Machine:
             if (now > self.limit or quiet > PATIENCE) and self._owner and self._failure is None:
                 self._stop(LimitReached if now > self.limit else Silent)
                 quiet = 0.0
+
+    def _unraisable(self, unraisable: Any) -> None:
+        """Say nothing of a stop that met a destructor, where Python can only print it: the next tick stops the thread again."""
+        if not issubclass(unraisable.exc_type, (LimitReached, Silent)):
+            self._hook(unraisable)
 
     def _stop(self, reason: type[BaseException]) -> None:
         """Raise `reason` in the CUDA thread that is running, wherever it is."""
