@@ -1,0 +1,90 @@
+"""Which records a report shows, in what order, and how it writes their figures."""
+
+from collections.abc import Iterable, Sequence
+
+from trigemm.kernels.catalogue import LADDER
+from trigemm.kernels.spec import ALL_DTYPES
+from trigemm.lab.problem import DEFAULT_SHAPES
+from trigemm.lab.records import Record
+
+_REFERENCE = dict(zip(("B", "T", "NH", "HS"), DEFAULT_SHAPES[LADDER], strict=True))
+
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """The last record of each kernel at each problem on each device, by the time of measurement, then by position."""
+    found: dict[object, Record] = {}
+    for record in sorted(records, key=lambda record: str(record.get("when", ""))):
+        fields = (record[name] for name in ("operation", "kernel", "device", "dtype", "precision", "fill"))
+        found[(*fields, tuple(sorted(record["shape"].items())), record.get("device_name"), record.get("cold_l2"))] = record
+    return list(found.values())
+
+
+def is_reference(record: Record) -> bool:
+    return record["operation"] == LADDER and record["shape"] == _REFERENCE and record["fill"] is None
+
+
+def order(record: Record) -> tuple[object, ...]:
+    number = record.get("number")
+    return (
+        record["operation"] != LADDER,
+        record["operation"],
+        tuple(record["shape"].values()),
+        # float32 first, it is the reference case.
+        ("float32", *ALL_DTYPES).index(record["dtype"]),
+        number is not None and number > 0,
+        number or 0,
+        record["kernel"],
+    )
+
+
+def label(record: Record) -> str:
+    return record["kernel"] if record.get("number") is None else f"{record['number']} {record['kernel']}"
+
+
+def arithmetic(record: Record) -> str:
+    return f"{record['dtype']} {record['precision']}" if record["dtype"] == "float32" else str(record["dtype"])
+
+
+def sizes(record: Record) -> str:
+    """What is multiplied, as (batch x) rows x depth, by the operation's own letters."""
+    B, T, NH, HS = (record["shape"][name] for name in ("B", "T", "NH", "HS"))
+    return f"{B * NH} x {T} x {HS}"
+
+
+def caption(records: Sequence[Record]) -> str:
+    """Device, versions and commits of all records of a table."""
+    devices = distinct(record.get("device_name") or record["device"] for record in records)
+    shown = ("torch", "cuda", "driver", "triton", "numba-cuda", "numpy", "blas")
+    versions = [
+        f"{name} {' and '.join(values)}"
+        for name in shown
+        if (values := distinct(record["versions"].get(name) for record in records))
+    ]
+    commits = distinct(record["commit"] for record in records)
+    caches = {True: "caches flushed between calls", False: "caches warm"}
+    state = distinct(caches.get(record.get("cold_l2")) for record in records)  # type: ignore[arg-type]
+    return f"{'; '.join([*devices, *state])}; {', '.join(versions)}; commit {', '.join(commits) or 'unknown'}."
+
+
+def distinct(values: Iterable[object]) -> list[str]:
+    return list(dict.fromkeys(str(value) for value in values if value is not None))
+
+
+def spread(record: Record, factor: float) -> str:
+    median, p20, p80 = (record[name] * factor for name in ("median_ms", "p20_ms", "p80_ms"))
+    return f"{digits(median)} [{digits(p20)}-{digits(p80)}]"
+
+
+def digits(value: float | None) -> str:
+    """Three significant digits, and all digits before the point."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}x"
+
+
+def percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"

@@ -1,0 +1,146 @@
+"""Tables made from records: a pure function of what was measured. Nothing is measured here.
+
+Of several records of one kernel at one problem on one device the latest counts. Three tables:
+
+    cuda         the ladder's kernels on a GPU, at the reference case
+    cpu          the ladder's operation and the others on the CPU, against the full products of torch and NumPy
+    operations   the public operations on a GPU, against torch.matmul
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from trigemm.kernels.catalogue import LADDER
+from trigemm.lab.records import Record
+from trigemm.lab.report.rows import arithmetic, caption, digits, is_reference, label, latest, order, percent, sizes, spread, times
+
+_MARKERS = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
+
+
+def table(name: str, records: Iterable[Record]) -> str:
+    """One table in Markdown with its caption; a sentence where no record is for it. Raises ValueError for an unknown name."""
+    if name not in TABLES:
+        raise ValueError(f"there is no table {name!r}; there are {', '.join(TABLES)}")
+    return TABLES[name](latest(record for record in records if record["verdict"] == "pass"))
+
+
+def markdown(records: Iterable[Record]) -> str:
+    """All tables, each under its name."""
+    kept = list(records)
+    return "\n".join(f"### {name}\n\n{table(name, kept)}" for name in TABLES)
+
+
+def update(text: str, records: Iterable[Record]) -> str:
+    """`text` with what stands between <!-- table:NAME --> and <!-- /table --> made anew.
+
+    Raises ValueError where there are no markers, or they do not pair.
+
+    >>> print(update("<!-- table:cpu -->\\nold\\n<!-- /table -->", []))
+    <!-- table:cpu -->
+    No records.
+    <!-- /table -->
+    """
+    kept = list(records)
+    blocks = _MARKERS.findall(text)
+    if len(blocks) != text.count("<!-- table:") or len(blocks) != text.count("<!-- /table -->"):
+        raise ValueError("each <!-- table:NAME --> must stand on a line of its own and be closed by <!-- /table -->")
+    if not blocks:
+        raise ValueError(f"no <!-- table:NAME --> found; the names are {', '.join(TABLES)}")
+    return _MARKERS.sub(lambda block: block[1] + table(block[2], kept) + block[4], text)
+
+
+def _cuda(records: Sequence[Record]) -> str:
+    rows = sorted((r for r in records if r["device"] == "cuda" and is_reference(r)), key=order)
+    return _table(
+        ("kernel", "arithmetic", "µs, median [p20-p80]", "vs baseline", "of the floor", "useful TFLOP/s", "idea"),
+        [
+            (
+                label(row),
+                arithmetic(row),
+                spread(row, 1e3),
+                times(row["speedup"]),
+                percent(row["floor_share"]),
+                digits(row.get("useful_tflops")),
+                str(row.get("idea", "")),
+            )
+            for row in rows
+        ],
+        rows,
+    )
+
+
+def _cpu(records: Sequence[Record]) -> str:
+    rows = sorted((r for r in records if r["device"] == "cpu" and r.get("number")), key=order)
+    beside = {(_problem(r), r["kernel"]): r["median_ms"] for r in records}
+    return _table(
+        (
+            "operation",
+            "P x T x HS",
+            "dtype",
+            "kernel",
+            "torch, ms",
+            "torch without permutation, ms",
+            "NumPy, ms",
+            "ms, median [p20-p80]",
+            "vs torch",
+            "vs the fastest",
+        ),
+        [
+            (
+                row["operation"],
+                sizes(row),
+                row["dtype"],
+                row["kernel"],
+                digits(row["baseline_ms"]),
+                digits(row.get("alone_ms")),
+                digits(beside.get((_problem(row), "baseline_numpy"))),
+                spread(row, 1),
+                times(row["speedup"]),
+                times(row.get("speedup_blas")),
+            )
+            for row in rows
+        ],
+        rows,
+    )
+
+
+def _operations(records: Sequence[Record]) -> str:
+    rows = sorted((r for r in records if r["device"] == "cuda" and r["operation"] != LADDER and r.get("number")), key=order)
+    return _table(
+        ("operation", "P x T x HS", "arithmetic", "torch.matmul, µs", "trigemm, µs, median [p20-p80]", "speedup", "of the floor"),
+        [
+            (
+                row["operation"],
+                sizes(row),
+                arithmetic(row),
+                digits(None if row["baseline_ms"] is None else 1e3 * row["baseline_ms"]),
+                spread(row, 1e3),
+                times(row["speedup"]),
+                percent(row["floor_share"]),
+            )
+            for row in rows
+        ],
+        rows,
+    )
+
+
+TABLES: dict[str, Callable[[Sequence[Record]], str]] = {"cuda": _cuda, "cpu": _cpu, "operations": _operations}
+
+
+def _problem(record: Record) -> tuple[object, ...]:
+    """What makes two records comparable: the same problem in the same run."""
+    return (
+        record["operation"],
+        record["dtype"],
+        record["fill"],
+        tuple(sorted(record["shape"].items())),
+        record.get("device_name"),
+        record.get("when"),
+    )
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], records: Sequence[Record]) -> str:
+    if not rows:
+        return "No records.\n"
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{caption(records)}\n"
