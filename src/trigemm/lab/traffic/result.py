@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from trigemm.lab.traffic.count import Counts
 from trigemm.lab.traffic.log import Line, Operation, Space
+from trigemm.lab.traffic.source import file_name, functions
 
 
 class Access(NamedTuple):
@@ -113,12 +114,14 @@ class Traffic:
                     "space": access.space,
                     "array": access.array,
                     "operation": access.operation,
+                    "file": file_name(access.line.file),
                     "function": access.line.function,
                     "line": access.line.number,
                     **_plain(counts),
                 }
                 for access, counts in self.rows.items()
             ],
+            "source": functions({access.line for access in self.rows}),
             "findings": None if self.findings is None else [_finding(finding) for finding in self.findings],
             "error": self.error,
         }

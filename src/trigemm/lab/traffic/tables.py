@@ -1,7 +1,7 @@
 """What is printed: the ladder's table, the table of a launch, and a kernel's source with its counts beside it."""
 
 from collections.abc import Mapping, Sequence
-from linecache import getline, getlines
+from linecache import getline
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from trigemm.lab.traffic import ladder
 from trigemm.lab.traffic.count import Counts
 from trigemm.lab.traffic.log import Line
 from trigemm.lab.traffic.result import Traffic
+from trigemm.lab.traffic.source import first_line
 
 
 def ladder_table(runs: Sequence[tuple[KernelSpec, Traffic]], shape: ladder.Shape) -> Table:
@@ -109,7 +110,7 @@ def _annotated(traffic: Traffic, worst: Line | None, file: str, function: str, n
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("source", no_wrap=True, overflow="ellipsis")
     by_line = traffic.by(lambda access: (access.line, access.space))
-    for number in range(_first_line(file, function, numbers[0]), numbers[-1] + 1):
+    for number in range(first_line(file, function, numbers[0]), numbers[-1] + 1):
         line = Line(file, number, function)
         moved, shared = (by_line.get((line, space), Counts()) for space in ("global", "shared"))
         cells = [_or_blank(moved.requests), *_quality(moved)[:2], _or_blank(shared.requests), *_quality(shared)[2:]]
@@ -122,15 +123,6 @@ def _annotated(traffic: Traffic, worst: Line | None, file: str, function: str, n
 
 def _or_blank(number: int) -> str:
     return f"{number:,}" if number else ""
-
-
-def _first_line(file: str, function: str, inside: int) -> int:
-    """Where the definition of the function begins that has the line `inside`."""
-    lines = getlines(file)
-    for number in range(min(inside, len(lines)), 0, -1):
-        if lines[number - 1].lstrip().startswith(f"def {function}("):
-            return number
-    return inside
 
 
 def findings_text(traffic: Traffic) -> Text:
