@@ -121,7 +121,7 @@ def test_relative_error_changes_nothing(dtype):
 def test_underflow_costs_half_the_smallest_number():
     rounding = budget.Rounding.of(torch.float16, depth=100, factor=0.5)
     assert rounding.underflow == pytest.approx(2.0**-25)
-    assert budget.Rounding.of(SINGLE, depth=8, factor=4.0).underflow == 32.5 * 2.0**-149
+    assert budget.Rounding.of(SINGLE, depth=8, factor=4.0).underflow == (6 * 32 + 0.5) * 2.0**-149
 
 
 def test_the_floor_is_lower_where_a_maximum_means_something():

@@ -3,9 +3,9 @@
     error = max over the entries of (|result - referee| - rounding) / (|a| @ |b|)
 
 must be at most twice the same figure of torch's own product in the same dtype, computed from the same operands. `rounding` is
-half an ulp of the result, underflow included. On CUDA torch's product is measured at the precision asked for. On the CPU, where
-torch computes float32 as it likes, "high" and "medium" are measured by rounding the operands to 11 and 8 significant bits, and
-half precision as a float32 product that is rounded once.
+half an ulp of the result, underflow included. torch computes float32 at "medium" as it likes, and on the CPU at "high" too: these
+are measured by rounding the operands to 8 and 11 significant bits, as bfloat16 and TF32 have. On the CPU half precision is measured
+as a float32 product that is rounded once.
 
 The maximum over a few entries says little about a product, and in float64 the referee is no better than what it judges: there a
 floor applies.
@@ -25,6 +25,8 @@ from trigemm import reference
 # Unit roundoff: the largest relative error of one rounding.
 UNIT = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 TF32_UNIT = 2.0**-11
+# A term of a float32 product may be a sum of as many products of parts, each of which may underflow.
+SPLIT_PRODUCTS = 6
 FEW_ENTRIES = 2**16
 
 
@@ -112,13 +114,13 @@ def plain_product(operation: str, operands: Sequence[Tensor], parameters: Mappin
 def torch_matmul(a: Tensor, b: Tensor, precision: str) -> Tensor:
     """a @ b as accurately as torch has it at this precision."""
     dtype = a.dtype
-    if a.is_cuda or dtype == torch.float64:
+    if dtype == torch.float32 and precision == "medium":
+        a, b = a.bfloat16().float(), b.bfloat16().float()
+    elif a.is_cuda or dtype == torch.float64:
         with float32_precision(precision):
             return a @ b
-    if dtype == torch.float32 and precision == "high":
+    elif dtype == torch.float32 and precision == "high":
         a, b = round_to_tf32(a), round_to_tf32(b)
-    elif dtype == torch.float32 and precision == "medium":
-        a, b = a.bfloat16(), b.bfloat16()
     with float32_precision("highest"):
         return (a.float() @ b.float()).to(dtype)
 
@@ -128,7 +130,7 @@ class Rounding:
     """The part of an error that needs no excuse: one rounding of the result, and what is lost below the smallest number.
 
     unit        relative, of the result's dtype
-    underflow   absolute: half the result's smallest number, and the accumulator's smallest number for each term
+    underflow   absolute: half the result's smallest number, and the accumulator's smallest number for each product of a term
     """
 
     unit: float
@@ -137,8 +139,9 @@ class Rounding:
     @classmethod
     def of(cls, dtype: torch.dtype, depth: int, factor: float) -> "Rounding":
         """For a sum of `depth` terms that is then multiplied by `factor`."""
-        terms = depth * smallest(accumulator(dtype)) * max(1.0, abs(factor))
-        return cls(UNIT[dtype], smallest(dtype) / 2 + terms)
+        products = depth * (SPLIT_PRODUCTS if dtype == torch.float32 else 1)
+        lost = products * smallest(accumulator(dtype)) * max(1.0, abs(factor))
+        return cls(UNIT[dtype], smallest(dtype) / 2 + lost)
 
 
 def relative_error(value: Tensor, expected: Tensor, magnitude: Tensor, rounding: Rounding) -> Tensor:

@@ -217,8 +217,9 @@ class Judge:
 
     def _may_be(self, value: Tensor, expected: Tensor, magnitude: Tensor) -> Tensor:
         """Where arithmetic in the accumulator's dtype may give this value, NaN or infinite as it or the referee's is."""
-        largest = torch.finfo(budget.accumulator(self.dtype)).max * (1 - 2.0**-10)
-        tolerance = self._allowed() * magnitude + self.rounding.unit * expected.abs()
+        allowed = self._allowed()
+        largest = torch.finfo(budget.accumulator(self.dtype)).max * (1 - max(allowed, 2.0**-10))
+        tolerance = allowed * magnitude + self.rounding.unit * expected.abs()
         same = (expected == value) | (expected.isnan() & value.isnan())
         right_sign = value.isinf() & (value.sign() == expected.sign())
         past_largest = right_sign & (expected.abs() + tolerance >= torch.finfo(self.dtype).max)
