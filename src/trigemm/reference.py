@@ -69,3 +69,43 @@ def causal_scores_qkvpacked(qkv: Tensor, *, scale: float | None = None, fill: fl
     """`causal_scores` of the queries and keys inside a packed (B,T,3,NH,HS) -> (B,NH,T,T)."""
     q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     return causal_scores(q, k, scale=scale, fill=fill)
+
+
+def causal_softmax(scores: Tensor, *, diagonal: int | None = None) -> Tensor:
+    """Softmax over the causal part of each row, zeros elsewhere: (…,T,S) -> (…,T,S). `diagonal` is S - T where none is given."""
+    rows, columns = scores.shape[-2:]
+    seen = _masked(scores.double(), "lower", columns - rows if diagonal is None else diagonal, -math.inf)
+    if scores.numel() == 0:
+        return seen
+    largest = seen.detach().amax(-1, keepdim=True)
+    powers = (seen - largest.masked_fill(largest == -math.inf, 0.0)).exp()
+    total = powers.sum(-1, keepdim=True)
+    return powers / total.masked_fill(total == 0, 1.0)  # a row with nothing to see is zeros
+
+
+def causal_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    key_mask: Tensor | None = None,
+    softcap: float | None = None,
+    window: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """softmax(scores) @ v and softmax(scores): (B,NH,T,HS), (B,NH_kv,S,HS) twice -> (B,NH,T,HS), (B,NH,T,S).
+
+    `key_mask` (B,S) says which keys count; a query sees the last `window` of its keys; `softcap` bounds the scores by
+    softcap * tanh(scores / softcap).
+    """
+    queries, keys = q.shape[-2], k.shape[-2]
+    scores = causal_scores(q, k, scale=scale, fill=0.0)
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    if window is not None:
+        scores = _masked(scores, "upper", keys - queries - window + 1, -math.inf)
+    if key_mask is not None:
+        scores = scores.masked_fill(~key_mask[:, None, None, :], -math.inf)
+        v = v.masked_fill(~key_mask[:, None, :, None], 0.0)
+    weights = causal_softmax(scores)
+    return weights @ v.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1), weights

@@ -22,9 +22,10 @@ def _needs_triton(problem: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _products(operation: str) -> tuple[KernelSpec, KernelSpec]:
+def _products(operation: str, module: str | None = None) -> tuple[KernelSpec, KernelSpec]:
     """The two kernels behind an operation: the first that takes the device and the dtype serves a call."""
-    tiles, strips = f"trigemm.kernels.tiles.{operation}:{operation}", f"trigemm.kernels.strips.{operation}:{operation}"
+    entry = f"{module or operation}:{operation}"
+    tiles, strips = f"trigemm.kernels.tiles.{entry}", f"trigemm.kernels.strips.{entry}"
     return (
         KernelSpec(
             1, "tiles", operation, "programs of tiles, on tensor cores (Triton)", "cuda", TILE_DTYPES, tiles, _needs_triton
@@ -64,6 +65,10 @@ CATALOGUE: tuple[KernelSpec, ...] = (
     *_products("gemmt"),
     *_products("trmm"),
     *_products("syrk"),
+    *_products("causal_softmax", "softmax"),
+    *_products("causal_softmax_backward", "softmax"),
+    *_products("causal_attention", "attention"),
+    *_products("causal_attention_backward", "attention"),
 )
 
 

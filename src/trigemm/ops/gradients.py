@@ -131,18 +131,25 @@ def _sum(x: Tensor | None, y: Tensor | None) -> Tensor | None:
     return y if x is None else x if y is None else x + y
 
 
+def transformed(name: str) -> bool:
+    """Whether a transform of torch.func or forward mode is active, which do not reach what is registered with torch.library."""
+    if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
+        return False
+    if torch.compiler.is_compiling():
+        raise NotImplementedError(
+            f"{name}: transforms of torch.func and forward mode work outside torch.compile, and are not supported inside it"
+        )
+    return True
+
+
 def _operation(name: str, rules: type[_Rules]) -> Callable[..., Tensor]:
     """Register the rules of an operation; return it as a function that every way of differentiating goes through."""
     torch.library.register_autograd(f"trigemm::{name}", rules.backward, setup_context=_save_for_backward, lib=schema.LIBRARY)
     registered: Callable[..., Tensor] = getattr(schema, name)
 
     def call(*arguments: Any) -> Tensor:
-        if forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active():
+        if not transformed(name):
             return registered(*arguments)
-        if torch.compiler.is_compiling():
-            raise NotImplementedError(
-                f"{name}: transforms of torch.func and forward mode work outside torch.compile, and are not supported inside it"
-            )
         result: Tensor = rules.apply(*arguments)  # type: ignore[no-untyped-call]
         return result
 

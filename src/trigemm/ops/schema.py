@@ -25,7 +25,8 @@ SYRK = "Tensor a, Tensor? c, float alpha, float beta, str uplo, str? precision"
 OPPOSITE = {"lower": "upper", "upper": "lower"}
 
 
-def _resolve(precision: str | None) -> str:
+def resolve(precision: str | None) -> str:
+    """A precision in words: torch's own setting, as it is now, for None."""
     return precision or torch.get_float32_matmul_precision()
 
 
@@ -44,9 +45,7 @@ def gemmt_write(
         a, b, out, diagonal = b.mT, a.mT, out.mT, -diagonal
     kernel = serving("gemmt", out.device.type, out.dtype)
     batch = out.shape[:-2]
-    kernel.run(
-        _expand(a, batch), _expand(b, batch), out, alpha=alpha, diagonal=diagonal, fill=fill, precision=_resolve(precision)
-    )
+    kernel.run(_expand(a, batch), _expand(b, batch), out, alpha=alpha, diagonal=diagonal, fill=fill, precision=resolve(precision))
 
 
 def trmm_shape(
@@ -76,9 +75,7 @@ def trmm_write(
         a, uplo, diagonal = a.mT, OPPOSITE[uplo], -diagonal
     kernel = serving("trmm", out.device.type, out.dtype)
     batch = out.shape[:-2]
-    kernel.run(
-        _expand(a, batch), _expand(b, batch), out, alpha=alpha, uplo=uplo, diagonal=diagonal, precision=_resolve(precision)
-    )
+    kernel.run(_expand(a, batch), _expand(b, batch), out, alpha=alpha, uplo=uplo, diagonal=diagonal, precision=resolve(precision))
 
 
 def syrk_shape(a: Tensor, *_: object) -> tuple[int, ...]:
@@ -90,7 +87,7 @@ def syrk_write(a: Tensor, c: Tensor | None, alpha: float, beta: float, uplo: str
     if uplo == "upper":
         c, out, uplo = None if c is None else c.mT, out.mT, "lower"
     kernel = serving("syrk", out.device.type, out.dtype)
-    kernel.run(a, c, out, alpha=alpha, beta=beta, uplo=uplo, precision=_resolve(precision))
+    kernel.run(a, c, out, alpha=alpha, beta=beta, uplo=uplo, precision=resolve(precision))
 
 
 def _batching_rule(name: str) -> Callable[..., tuple[Tensor, int]]:
