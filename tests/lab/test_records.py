@@ -118,6 +118,22 @@ def test_a_kernel_that_failed_has_no_time():
     assert records.complaint({**UNTIMED, "median_ms": 1.0}) == "a kernel that fails verification has no time"
 
 
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"shape": {"B": 0, "T": 2}}, 'size "B" cannot be 0'),
+        ({"shape": {"B": 1.5}}, 'size "B" cannot be 1.5'),
+        ({"median_ms": 2.5}, '"median_ms" 2.5 does not lie between "p20_ms" 0.5 and "p80_ms" 2.0'),
+        ({"p80_ms": math.inf}, '"median_ms" 1.0 does not lie between "p20_ms" 0.5 and "p80_ms" inf'),
+        ({"p20_ms": None}, '"median_ms" 1.0 does not lie between "p20_ms" None and "p80_ms" 2.0'),
+        ({"baseline_ms": 4.0}, '"speedup" 3.0 is not "baseline_ms" 4.0 / "median_ms" 1.0'),
+        ({"floor_share": 0.5}, '"floor_share" 0.5 is not "floor_ms" 0.25 / "median_ms" 1.0'),
+    ],
+)
+def test_fields_that_contradict_one_another_are_named(fields, sentence):
+    assert records.complaint({**GOOD, **fields}) == sentence
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"cannot read records from .*missing\.jsonl: No such file"):
         records.read([tmp_path / "missing.jsonl"])

@@ -6,7 +6,7 @@ JSON has no NaN or infinity; those three values are written as the strings "nan"
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,6 +80,24 @@ def complaint(record: object) -> str | None:
         return f'field "verdict" is "pass" or "fail", not {record["verdict"]!r}'
     if record["verdict"] == "fail" and record["median_ms"] is not None:
         return "a kernel that fails verification has no time"
+    return _contradiction(record)
+
+
+def _contradiction(record: Record) -> str | None:
+    """Where two fields of a record, each of the right type, cannot both be true; None where none do."""
+    for name, size in record["shape"].items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            return f'size "{name}" cannot be {size!r}'
+    median, p20, p80 = (record[name] for name in ("median_ms", "p20_ms", "p80_ms"))
+    if median is None:
+        return None
+    if p20 is None or p80 is None or not 0 < p20 <= median <= p80 < math.inf:
+        return f'"median_ms" {median} does not lie between "p20_ms" {p20} and "p80_ms" {p80}'
+    for ratio, numerator in (("speedup", "baseline_ms"), ("floor_share", "floor_ms")):
+        if None not in (record[ratio], record[numerator]) and not math.isclose(
+            record[ratio], record[numerator] / median, rel_tol=1e-6
+        ):
+            return f'"{ratio}" {record[ratio]} is not "{numerator}" {record[numerator]} / "median_ms" {median}'
     return None
 
 
@@ -112,25 +130,32 @@ def read(paths: Iterable[Path]) -> tuple[list[Record], list[Broken]]:
     """All records of some files, in order, and the lines that are none. Raises ValueError for a file that cannot be read."""
     records: list[Record] = []
     broken: list[Broken] = []
+    for path, number, found in lines(paths):
+        reason = found.reason if isinstance(found, Broken) else complaint(found)
+        if reason is None:
+            records.append(found)
+        else:
+            broken.append(Broken(path, number, reason))
+    return records, broken
+
+
+def lines(paths: Iterable[Path]) -> Iterator[tuple[Path, int, Any]]:
+    """What each line of some files holds, whatever it is, with its place; a line that is not JSON as `Broken`.
+
+    Raises ValueError for a file that cannot be read.
+    """
     for path in paths:
         try:
-            lines = path.read_bytes().split(b"\n")
+            text = path.read_bytes()
         except OSError as error:
             raise ValueError(f"cannot read records from {path}: {error.strerror}") from error
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(text.split(b"\n"), start=1):
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                yield path, number, json.loads(line)
             except ValueError as error:
-                broken.append(Broken(path, number, f"not JSON ({error})"))
-                continue
-            reason = complaint(record)
-            if reason is None:
-                records.append(record)
-            else:
-                broken.append(Broken(path, number, reason))
-    return records, broken
+                yield path, number, Broken(path, number, f"not JSON ({error})")
 
 
 def _finite(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 
 from trigemm.kernels.catalogue import LADDER
-from trigemm.kernels.spec import ALL_DTYPES
 from trigemm.lab.problem import DEFAULT_SHAPES
 from trigemm.lab.records import Record
 
@@ -14,9 +13,20 @@ def latest(records: Iterable[Record]) -> list[Record]:
     """The last record of each kernel at each problem on each device, by the time of measurement, then by position."""
     found: dict[object, Record] = {}
     for record in sorted(records, key=lambda record: str(record.get("when", ""))):
-        fields = (record[name] for name in ("operation", "kernel", "device", "dtype", "precision", "fill"))
-        found[(*fields, tuple(sorted(record["shape"].items())), record.get("device_name"), record.get("cold_l2"))] = record
+        found[problem(record), record["kernel"], record["precision"]] = record
     return list(found.values())
+
+
+def problem(record: Record) -> tuple[object, ...]:
+    """What two records must share for their times to be set side by side."""
+    return (
+        device_name(record),
+        record["operation"],
+        tuple(sorted(record["shape"].items())),
+        record["dtype"],
+        record["fill"],
+        record.get("cold_l2"),
+    )
 
 
 def is_reference(record: Record) -> bool:
@@ -30,30 +40,52 @@ def order(record: Record) -> tuple[object, ...]:
         record["operation"],
         tuple(record["shape"].values()),
         # float32 first, it is the reference case.
-        ("float32", *ALL_DTYPES).index(record["dtype"]),
+        record["dtype"] != "float32",
+        record["dtype"],
         number is not None and number > 0,
         number or 0,
         record["kernel"],
     )
 
 
+def device_name(record: Record) -> str:
+    return str(record.get("device_name") or record["device"])
+
+
 def label(record: Record) -> str:
-    return record["kernel"] if record.get("number") is None else f"{record['number']} {record['kernel']}"
+    """A kernel's name, with its number where it is a rung of the ladder."""
+    return (
+        record["kernel"]
+        if record.get("number") is None or record["operation"] != LADDER
+        else f"{record['number']} {record['kernel']}"
+    )
 
 
 def arithmetic(record: Record) -> str:
     return f"{record['dtype']} {record['precision']}" if record["dtype"] == "float32" else str(record["dtype"])
 
 
+def fastest_blas(records: Sequence[Record]) -> tuple[str, float] | None:
+    """The library whose full product was the fastest of the same run, and its milliseconds; None where no record says."""
+    best = next((record["blas_ms"] for record in records if record.get("blas_ms")), None)
+    if best is None:
+        return None
+    by_numpy = any(record["kernel"] == "baseline_numpy" and record["median_ms"] == best for record in records)
+    name = records[0]["versions"].get("numpy_blas" if by_numpy else "blas") or "the BLAS"
+    return name, best
+
+
 def sizes(record: Record) -> str:
-    """What is multiplied, as (batch x) rows x depth, by the operation's own letters."""
-    B, T, NH, HS = (record["shape"][name] for name in ("B", "T", "NH", "HS"))
-    return f"{B * NH} x {T} x {HS}"
+    """What is multiplied, as products x rows x depth; where the shape has other letters, each with its size."""
+    shape = record["shape"]
+    if shape.keys() != {"B", "T", "NH", "HS"}:
+        return " ".join(f"{name}={size}" for name, size in shape.items())
+    return f"{shape['B'] * shape['NH']} x {shape['T']} x {shape['HS']}"
 
 
 def caption(records: Sequence[Record]) -> str:
     """Device, versions and commits of all records of a table."""
-    devices = distinct(record.get("device_name") or record["device"] for record in records)
+    devices = distinct(map(device_name, records))
     shown = ("torch", "cuda", "driver", "triton", "numba-cuda", "numpy", "blas")
     versions = [
         f"{name} {' and '.join(values)}"

@@ -1,0 +1,30 @@
+"use strict";
+
+// Charts: each element with a specification beside it.
+document.querySelectorAll("[data-chart]").forEach((element) => {
+  const spec = JSON.parse(element.nextElementSibling.textContent);
+  vegaEmbed(element, spec, { renderer: "svg", actions: false, tooltip: { theme: "page" } }).then(() => {
+    element.querySelector("svg").setAttribute("aria-hidden", "true"); // the element around it has the text
+    element.dataset.drawn = "";
+  });
+});
+
+// Tables: a heading is a button that sorts by its column, numbers by their value, up and then down.
+document.querySelectorAll("table[data-sortable]").forEach((table) => {
+  table.querySelectorAll("th button").forEach((button, column) => {
+    button.addEventListener("click", () => {
+      const heading = button.parentElement, body = table.tBodies[0];
+      const falling = heading.getAttribute("aria-sort") === "ascending";
+      table.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
+      heading.setAttribute("aria-sort", falling ? "descending" : "ascending");
+      const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+      const compare = (x, y) => {
+        if (x === "" || y === "") return (x === "") - (y === ""); // what has no value stays at the end
+        const rises = x.localeCompare(y, "en", { numeric: true });
+        const numbers = Number(x) - Number(y);
+        return (falling ? -1 : 1) * (Number.isNaN(numbers) ? rises : numbers);
+      };
+      body.append(...[...body.rows].sort((a, b) => compare(key(a), key(b))));
+    });
+  });
+});

@@ -1,0 +1,9 @@
+"""The page's charts, as Vega-Lite specifications: one a file."""
+
+from trigemm.lab.report.charts.errors import errors
+from trigemm.lab.report.charts.ladder import ladder
+from trigemm.lab.report.charts.roofline import roofline
+from trigemm.lab.report.charts.traffic import COUNTERS, traffic
+from trigemm.lab.report.charts.vega import Chart
+
+__all__ = ["COUNTERS", "Chart", "errors", "ladder", "roofline", "traffic"]

@@ -1,0 +1,84 @@
+"""Records of every kind that a report shows, told apart by what is in them; everything else is named by file and line.
+
+    benchmarks   from `trigemm bench`
+    counted      from `trigemm traffic`: what a kernel asks of memory, line by line, with its source
+    measured     from `trigemm traffic --nsight`: the same beside what a GPU's counters say
+
+Times that are set side by side must come from the same versions of everything: of one device and problem, what was measured with
+other versions than the latest is left out, and named too.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trigemm.lab import records as files
+from trigemm.lab.records import Broken, Record
+from trigemm.lab.report.rows import problem
+
+_COUNTED = {"kernel": str, "grid": list, "block": list, "lines": list, "source": list}
+_MEASURED = {"kernel": str, "shape": dict, "counted": dict, "measured": dict, "device_name": str}
+
+
+@dataclass
+class Loaded:
+    """What some files hold, in their order."""
+
+    benchmarks: list[Record] = field(default_factory=list)
+    counted: list[Record] = field(default_factory=list)
+    measured: list[Record] = field(default_factory=list)
+    skipped: list[Broken] = field(default_factory=list)
+
+
+def load(paths: Iterable[Path]) -> Loaded:
+    """Reads files of JSON lines. Raises ValueError for one that cannot be read."""
+    found = Loaded()
+    benchmarks: list[tuple[Path, int, Record]] = []
+    for path, number, value in files.lines(paths):
+        kind, reason = _kind(value)
+        if reason is not None:
+            found.skipped.append(Broken(path, number, reason))
+        elif kind == "benchmark":
+            benchmarks.append((path, number, value))
+        else:
+            (found.counted if kind == "counted" else found.measured).append(value)
+    newest: dict[object, Record] = {}
+    for _, _, record in sorted(benchmarks, key=lambda row: str(row[2].get("when", ""))):
+        newest[problem(record)] = record
+    for path, number, record in benchmarks:
+        reason = _other_versions(record, newest[problem(record)])
+        if reason is None:
+            found.benchmarks.append(record)
+        else:
+            found.skipped.append(Broken(path, number, reason))
+    return found
+
+
+def _kind(value: Any) -> tuple[str, str | None]:
+    """What kind of record a line holds, and what is wrong with it."""
+    if isinstance(value, Broken):
+        return "", value.reason
+    if isinstance(value, dict) and "measured" in value:
+        return "measured", _wrong_field(value, _MEASURED)
+    if isinstance(value, dict) and "lines" in value:
+        return "counted", _wrong_field(value, _COUNTED)
+    return "benchmark", files.complaint(value)
+
+
+def _wrong_field(record: Record, types: Mapping[str, type]) -> str | None:
+    for name, kind in types.items():
+        if name not in record:
+            return f'field "{name}" is missing'
+        if not isinstance(record[name], kind):
+            return f'field "{name}" cannot be {record[name]!r}'
+    return None
+
+
+def _other_versions(record: Record, newest: Record) -> str | None:
+    theirs, ours = newest["versions"], record["versions"]
+    differing = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
+    if not differing:
+        return None
+    name = differing[0]
+    return f"measured with {name} {ours.get(name)}; the latest record of this device and problem has {name} {theirs.get(name)}"
