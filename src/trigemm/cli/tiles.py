@@ -21,9 +21,9 @@ SHOWN = 12
 
 
 def tiles(
-    m: Annotated[int, typer.Argument(help="M: rows of the product.")],
-    n: Annotated[int, typer.Argument(help="N: columns of the product.")],
-    k: Annotated[int, typer.Argument(help="K: the inner size.")],
+    m: Annotated[int, typer.Argument(metavar="M", help="Rows of the product.")],
+    n: Annotated[int, typer.Argument(metavar="N", help="Its columns.")],
+    k: Annotated[int, typer.Argument(metavar="K", help="The inner size.")],
     block: Annotated[
         list[str] | None,
         typer.Option(metavar="BM,BN,BK", help="A tile; may be repeated. Default: all that the device's multiprocessors hold."),
