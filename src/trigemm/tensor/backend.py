@@ -3,7 +3,8 @@
 An array is whatever a backend keeps its elements in; it has `shape`, of at most four axes in row-major order. No primitive
 modifies an array. Callers (`trigemm.tensor.operations`) have checked shapes and dtypes; a backend checks what only elements tell.
 
-float64, float32 and float16 arrays hold numbers; what sums float16 does so in float32. int64 arrays hold indices.
+float64, float32, float16 and bfloat16 arrays hold numbers, as far as a backend has them; what sums float16 or bfloat16 does so in
+float32. int64 arrays hold indices.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 Array = Any
 
-FLOATS = ("float64", "float32", "float16")
+FLOATS = ("float64", "float32", "float16", "bfloat16")
 DTYPES = (*FLOATS, "int64")
 
 UNARY = ("neg", "exp", "log", "sqrt", "tanh", "gelu")
@@ -29,7 +30,7 @@ class Backend(Protocol):
         """An array of the backend with a copy of the elements of a NumPy array, in `dtype`."""
 
     def numpy(self, a: Array) -> np.ndarray[Any, Any]:
-        """The elements on the host, read-only. Waits for the work that makes them."""
+        """The elements on the host, read-only, bfloat16 as float32. Waits for the work that makes them."""
 
     def from_dlpack(self, x: Any) -> Array:
         """An array that shares the memory of `x`, an object with `__dlpack__`; a copy where it is not in row-major order
@@ -48,7 +49,7 @@ class Backend(Protocol):
         """An array with every element `value`."""
 
     def cast(self, a: Array, dtype: str) -> Array:
-        """The elements in another dtype. From float to int64 they are truncated; that of a NaN or an infinity is undefined."""
+        """The elements in another dtype. As int64 they are truncated, and a NaN is the smallest, which is no index."""
 
     def unary(self, code: str, a: Array) -> Array:
         """`code` of each element: neg -x, exp, log, sqrt, tanh, or gelu x/2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
@@ -119,7 +120,7 @@ class Backend(Protocol):
     def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
         """weight * (x - mean) * rstd + bias over the last axis, with mean and rstd = 1/√(variance + eps).
 
-        (R,C), (C), (C) -> (R,C), (R), (R); mean and rstd are float32 where x is float16.
+        (R,C), (C), (C) -> (R,C), (R), (R); mean and rstd are float32 where x is float16 or bfloat16.
         """
 
     def layer_norm_backward(self, grad: Array, x: Array, weight: Array, mean: Array, rstd: Array) -> tuple[Array, Array, Array]:
@@ -127,9 +128,10 @@ class Backend(Protocol):
 
     def adamw(
         self, param: Array, grad: Array, m: Array, v: Array, *,
-        step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+        step: int | Array, lr: float | Array, beta1: float, beta2: float, eps: float, weight_decay: float,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
         """New parameters and moments after step number `step`, from 1 on (Loshchilov and Hutter 2019, as in torch.optim.AdamW).
+        `step` and `lr` are numbers, or arrays of one element.
 
         m' = β₁m + (1-β₁)g; v' = β₂v + (1-β₂)g²; p' = p (1 - lr·decay) - lr · m'/(1-β₁ˢ) / (√(v'/(1-β₂ˢ)) + eps)
         """

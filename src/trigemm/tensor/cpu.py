@@ -1,6 +1,8 @@
 """The backend on NumPy arrays. It defines what the primitives mean."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,55 +15,32 @@ Array = np.ndarray[Any, Any]
 STAGE = 256
 """Elements that one stage of a sum takes together."""
 
-GELU_SCALE, GELU_CUBE = 0.7978845608028654, 0.044715  # √(2/π), and the factor of x³
-
-CHUNK = 2**15
-"""Elements that go together through a formula of several steps, so that what a step leaves is still in cache for the next."""
+Torch = torch.Tensor
 
 
-def _sums(a: Array) -> Array:
-    """`a` in the dtype in which its elements are summed."""
-    return a.astype(np.float32) if a.dtype == np.float16 else a
+def _torch(a: Array) -> Torch:
+    """The same memory as a torch tensor, whose functions use all cores and vector units."""
+    return torch.from_numpy(a)
 
 
-def _in_chunks(formula: Callable[..., Array], *arrays: Array) -> Array:
-    """formula(*arrays), element by element, for arrays of one shape."""
-    out = np.empty_like(arrays[0])
-    flat = [x.reshape(-1) for x in (*arrays, out)]
-    for begin in range(0, out.size, CHUNK):
-        *parts, target = (x[begin : begin + CHUNK] for x in flat)
-        target[:] = formula(*(_sums(x) for x in parts))
-    return out
+def _wide(a: Array) -> Torch:
+    """The same, in the dtype in which elements are summed."""
+    return _torch(a).float() if a.dtype == np.float16 else _torch(a)
 
 
-def _gelu(x: Array) -> Array:
-    inner: Array = x * x
-    inner *= GELU_CUBE
-    inner += 1
-    inner *= x
-    inner *= GELU_SCALE
-    np.tanh(inner, out=inner)
-    inner += 1
-    inner *= x
-    inner *= 0.5
-    return inner
+def _like(x: Torch, a: Array) -> Array:
+    """A result as an array, in the dtype of `a`."""
+    out: Array = x.numpy()
+    return out.astype(a.dtype, copy=False)
 
 
-def _gelu_backward(grad: Array, x: Array) -> Array:
-    square = x * x
-    t = np.tanh(GELU_SCALE * x * (1 + GELU_CUBE * square))
-    slope: Array = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * (GELU_SCALE * (1 + 3 * GELU_CUBE * square))
-    slope *= grad
-    return slope
-
-
-UNARY: dict[str, Callable[[Array], Array]] = {
-    "neg": np.negative,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-    "gelu": lambda x: _in_chunks(_gelu, x),
+UNARY: dict[str, Callable[[Torch], Torch]] = {
+    "neg": torch.neg,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "tanh": torch.tanh,
+    "gelu": partial(torch.nn.functional.gelu, approximate="tanh"),
 }
 
 BINARY: dict[str, Callable[[Any, Any], Array]] = {
@@ -73,31 +52,23 @@ BINARY: dict[str, Callable[[Any, Any], Array]] = {
     "less": np.less,
     "less_equal": np.less_equal,
     "equal": np.equal,
-    "gelu_backward": lambda grad, x: _in_chunks(_gelu_backward, *np.broadcast_arrays(grad, x)),
 }
 
 
-def _staged(a: Array) -> Array:
+def _staged(x: Torch) -> Torch:
     """Sums over the middle axis of (outer, n, inner), at most STAGE elements at a time."""
-    while a.shape[1] > STAGE:
-        outer, n, inner = a.shape
+    while x.shape[1] > STAGE:
+        outer, n, inner = x.shape
         whole = n // STAGE * STAGE
-        stage = a[:, :whole].reshape(outer, -1, STAGE, inner).sum(2)
-        a = np.concatenate((stage, a[:, whole:].sum(1, keepdims=True)), 1) if whole < n else stage
-    sums: Array = a.sum(1)
-    return sums
+        stage = x[:, :whole].reshape(outer, -1, STAGE, inner).sum(2)
+        x = torch.cat((stage, x[:, whole:].sum(1, keepdim=True)), 1) if whole < n else stage
+    return x.sum(1)
 
 
-def _shifted(a: Array) -> tuple[Array, Array, Array]:
-    """x - max over the last axis, its exponentials, and their sums, the last axis kept."""
-    x = _sums(a)
-    shifted = x - x.max(-1, keepdims=True, initial=-np.inf)
-    powers = np.exp(shifted)
-    return shifted, powers, np.sum(powers, -1, keepdims=True)
-
-
-def _tensors(*arrays: Array) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.from_numpy(x) for x in arrays)
+def _dtype(name: str) -> str:
+    if name == "bfloat16":
+        raise TypeError("CpuBackend: NumPy has no bfloat16; it lives on a CudaBackend; take float32 or float16 here")
+    return name
 
 
 class CpuBackend:
@@ -120,7 +91,7 @@ class CpuBackend:
         return "CpuBackend()"
 
     def array(self, data: Array, dtype: str) -> Array:
-        return np.array(data, dtype, order="C")
+        return np.array(data, _dtype(dtype), order="C")
 
     def numpy(self, a: Array) -> Array:
         view = a.view()
@@ -138,25 +109,30 @@ class CpuBackend:
         pass
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Array:
-        return np.full(shape, value, dtype)
+        return np.full(shape, value, _dtype(dtype))
 
     @np.errstate(all="ignore")
     def cast(self, a: Array, dtype: str) -> Array:
-        return a.astype(dtype)
+        out = a.astype(_dtype(dtype))
+        if a.dtype.kind == "f" and dtype == "int64":
+            out[np.isnan(a)] = np.iinfo(np.int64).min
+        return out
 
-    @np.errstate(all="ignore")
     def unary(self, code: str, a: Array) -> Array:
-        return np.asarray(UNARY[code](a))
+        return _like(UNARY[code](_torch(a)), a)
 
     @np.errstate(all="ignore")
     def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
         dtype = a.dtype if isinstance(a, np.ndarray) else np.asarray(b).dtype
         if code == "masked_fill":
             return np.where(np.equal(b, 0), a, dtype.type(param))
+        if code == "gelu_backward":
+            grad, x = (_torch(np.asarray(y, dtype)) for y in (a, b))
+            return _like(torch.ops.aten.gelu_backward(*torch.broadcast_tensors(grad, x), approximate="tanh"), np.empty(0, dtype))
         return np.asarray(BINARY[code](a, b)).astype(dtype, copy=False)
 
     def permute(self, a: Array, axes: Sequence[int]) -> Array:
-        (x,) = _tensors(a)  # whose copies go block by block, several times as fast
+        x = _torch(a)  # whose copies go block by block, several times as fast
         return x.permute(tuple(axes)).contiguous().numpy() if x.numel() else np.array(a.transpose(axes))
 
     def expand(self, a: Array, shape: Sequence[int]) -> Array:
@@ -173,32 +149,25 @@ class CpuBackend:
         out[before : before + len(a)] = a
         return out
 
-    @np.errstate(all="ignore")
     def sum_axis(self, a: Array, axis: int) -> Array:
-        shape = a.shape[:axis] + a.shape[axis + 1 :]
-        outer, inner = (int(np.prod(sizes)) for sizes in (a.shape[:axis], a.shape[axis + 1 :]))
-        return _staged(_sums(a).reshape(outer, a.shape[axis], inner)).reshape(shape).astype(a.dtype)
+        before, after = a.shape[:axis], a.shape[axis + 1 :]
+        return _like(_staged(_wide(a).reshape(prod(before), a.shape[axis], prod(after))), a).reshape(before + after)
 
-    @np.errstate(all="ignore")
     def sum(self, a: Array) -> Array:
-        return _staged(_sums(a).reshape(1, a.size, 1)).reshape(()).astype(a.dtype)
+        return _like(_staged(_wide(a).reshape(1, a.size, 1)), a).reshape(())
 
     def max_axis(self, a: Array, axis: int) -> Array:
         return np.asarray(a.max(axis))
 
-    @np.errstate(all="ignore")
     def softmax(self, a: Array) -> Array:
-        _, powers, total = _shifted(a)
-        return np.divide(powers, total, out=powers).astype(a.dtype, copy=False)
+        return _like(torch.softmax(_wide(a), -1), a)
 
-    @np.errstate(all="ignore")
     def log_softmax(self, a: Array) -> Array:
-        shifted, _, total = _shifted(a)
-        return np.subtract(shifted, np.log(total), out=shifted).astype(a.dtype, copy=False)
+        return _like(torch.log_softmax(_wide(a), -1), a)
 
     @np.errstate(all="ignore")
     def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
-        left, right = _sums(a), _sums(b)
+        left, right = (x.astype(np.float32) if x.dtype == np.float16 else x for x in (a, b))
         left = left.swapaxes(-1, -2) if transpose_a else left
         right = right.swapaxes(-1, -2) if transpose_b else right
         if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # one product in place of many
@@ -212,22 +181,22 @@ class CpuBackend:
     ) -> Array:
         right = b.swapaxes(-1, -2) if transpose_b else b
         out = np.empty((*a.shape[:-1], right.shape[-1]), a.dtype)
-        kernel = serving("gemmt", "cpu", torch.from_numpy(out).dtype)
-        kernel.run(*_tensors(a, right, out), alpha=alpha, diagonal=diagonal, fill=fill, precision="highest")
+        kernel = serving("gemmt", "cpu", _torch(out).dtype)
+        kernel.run(*map(_torch, (a, right, out)), alpha=alpha, diagonal=diagonal, fill=fill, precision="highest")
         return out
 
     def trmm(self, a: Array, b: Array, *, alpha: float = 1.0, diagonal: int = 0, transpose: bool = False) -> Array:
         left, uplo = (a.swapaxes(-1, -2), "upper") if transpose else (a, "lower")
         out = np.empty((*left.shape[:-1], b.shape[-1]), a.dtype)
-        kernel = serving("trmm", "cpu", torch.from_numpy(out).dtype)
+        kernel = serving("trmm", "cpu", _torch(out).dtype)
         diagonal = -diagonal if transpose else diagonal
-        kernel.run(*_tensors(left, b, out), alpha=alpha, uplo=uplo, diagonal=diagonal, precision="highest")
+        kernel.run(*map(_torch, (left, b, out)), alpha=alpha, uplo=uplo, diagonal=diagonal, precision="highest")
         return out
 
     def syrk(self, a: Array, *, alpha: float = 1.0) -> Array:
         out = np.empty((*a.shape[:-1], a.shape[-2]), a.dtype)
-        kernel = serving("syrk", "cpu", torch.from_numpy(out).dtype)
-        kernel.run(*_tensors(a), None, *_tensors(out), alpha=alpha, beta=0.0, uplo="full", precision="highest")
+        kernel = serving("syrk", "cpu", _torch(out).dtype)
+        kernel.run(_torch(a), None, _torch(out), alpha=alpha, beta=0.0, uplo="full", precision="highest")
         return out
 
     def gather(self, table: Array, indices: Array) -> Array:
@@ -236,54 +205,40 @@ class CpuBackend:
 
     def scatter_add(self, updates: Array, indices: Array, rows: int) -> Array:
         _check_range("scatter_add", indices, rows)
-        flat = _sums(updates).reshape(indices.size, updates.shape[-1])
-        out = np.zeros((rows, updates.shape[-1]), flat.dtype)
-        target, numbers, terms = _tensors(out, indices.reshape(-1), flat)
-        target.index_add_(0, numbers, terms)
-        return out.astype(updates.dtype, copy=False)
+        flat = _wide(updates).reshape(indices.size, updates.shape[-1])
+        sums = torch.zeros((rows, updates.shape[-1]), dtype=flat.dtype)
+        return _like(sums.index_add_(0, _torch(indices.reshape(-1)), flat), updates)
 
-    @np.errstate(all="ignore")
     def cross_entropy(self, logits: Array, targets: Array) -> Array:
         _check_range("cross_entropy", targets, logits.shape[1])
-        shifted, _, total = _shifted(logits)
-        return (np.log(total[:, 0]) - shifted[np.arange(len(targets)), targets]).astype(logits.dtype, copy=False)
+        log = torch.log_softmax(_wide(logits), 1)
+        return _like(-log.gather(1, _torch(targets)[:, None])[:, 0], logits)
 
-    @np.errstate(all="ignore")
     def cross_entropy_backward(self, grad: Array, logits: Array, targets: Array) -> Array:
-        _, powers, total = _shifted(logits)
-        powers /= total
-        powers[np.arange(len(targets)), targets] -= 1
-        powers *= grad[:, None]
-        return powers.astype(logits.dtype, copy=False)
+        share = torch.softmax(_wide(logits), 1)
+        share[torch.arange(len(targets)), _torch(targets)] -= 1
+        return _like(share.mul_(_wide(grad)[:, None]), logits)
 
-    @np.errstate(all="ignore")
     def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
-        full = _sums(x)
-        mean = full.mean(-1)
-        centred = full - mean[:, None]
-        rstd = 1 / np.sqrt((centred * centred).mean(-1) + full.dtype.type(eps))
-        centred *= rstd[:, None]
-        return (centred * weight + bias).astype(x.dtype, copy=False), mean, rstd
+        y, mean, rstd = torch.native_layer_norm(_wide(x), weight.shape, _wide(weight), _wide(bias), eps)
+        return _like(y, x), mean[:, 0].numpy(), rstd[:, 0].numpy()
 
-    @np.errstate(all="ignore")
     def layer_norm_backward(self, grad: Array, x: Array, weight: Array, mean: Array, rstd: Array) -> tuple[Array, Array, Array]:
-        full, normal = _sums(grad), (_sums(x) - mean[:, None]) * rstd[:, None]
-        inner = full * weight
-        dx = inner - inner.mean(-1, keepdims=True) - normal * (inner * normal).mean(-1, keepdims=True)
-        dx *= rstd[:, None]
-        dweight, dbias = (_staged(term[None])[0].astype(weight.dtype) for term in (full * normal, full))
-        return dx.astype(x.dtype, copy=False), dweight, dbias
+        columns = (_torch(each)[:, None] for each in (mean, rstd))
+        factors = *columns, _wide(weight), _wide(weight)  # the second in place of the bias, of which only the shape counts
+        dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(_wide(grad), _wide(x), weight.shape, *factors, [True] * 3)
+        return _like(dx, x), _like(dweight, weight), _like(dbias, weight)
 
-    @np.errstate(all="ignore")
     def adamw(
         self, param: Array, grad: Array, m: Array, v: Array, *,
-        step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+        step: int | Array, lr: float | Array, beta1: float, beta2: float, eps: float, weight_decay: float,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
-        m = m * beta1 + grad * (1 - beta1)
-        v = v * beta2 + grad * grad * (1 - beta2)
-        update = (m / (1 - beta1**step)) / (np.sqrt(v / (1 - beta2**step)) + eps)
-        new = param * (1 - lr * weight_decay) - lr * update
-        return new.astype(param.dtype, copy=False), m, v
+        step, lr, slope = int(step), float(lr), _wide(grad)
+        new_m = (_wide(m) * beta1).add_(slope, alpha=1 - beta1)
+        new_v = (_wide(v) * beta2).addcmul_(slope, slope, value=1 - beta2)
+        size = (new_v / (1 - beta2**step)).sqrt_().add_(eps)
+        new = (_wide(param) * (1 - lr * weight_decay)).addcdiv_(new_m, size, value=-lr / (1 - beta1**step))
+        return _like(new, param), _like(new_m, m), _like(new_v, v)
 
 
 def _check_range(operation: str, indices: Array, rows: int) -> None:

@@ -13,17 +13,20 @@ from trigemm.kernels.tiles import elementwise, embedding, rowwise
 from trigemm.kernels.tiles.permute import permute
 from trigemm.kernels.tiles.reduce import reduce
 from trigemm.layout import Layout, broadcast_shape
+from trigemm.tensor.capture import Captured, Function
+from trigemm.tensor.recording import Recording
+from trigemm.tensor.tensor import Tensor
 
 Array = torch.Tensor
 
-DTYPES = ("float32", "float16", "int64")
+DTYPES = ("float32", "float16", "bfloat16", "int64")
 
 
 class CudaBackend:
     """Contiguous torch tensors on one device; work is queued in PyTorch's current stream, and reading back waits for it.
 
     Memory comes from PyTorch's caching allocator, which reuses it in the order of that stream: a tensor may be dropped while
-    a queued kernel still reads it. Sums of float16 are made in float32; float64 is refused.
+    a queued kernel still reads it. Sums of float16 and bfloat16 are made in float32; float64 is refused.
 
     Args:
         device: "cuda", "cuda:1", …; "cpu" only in Triton's interpreter.
@@ -57,11 +60,14 @@ class CudaBackend:
         return dtype
 
     def array(self, data: np.ndarray[Any, Any], dtype: str) -> Array:
-        self._dtype(dtype)
-        return torch.tensor(np.ascontiguousarray(data, dtype).reshape(data.shape), device=self.device)
+        narrow = "float32" if dtype == "bfloat16" else dtype  # NumPy has no bfloat16
+        host = torch.tensor(np.ascontiguousarray(data, narrow).reshape(data.shape)).to(dtype=self._dtype(dtype))
+        if self.device.type == "cuda":  # from pinned memory the copy is queued, and nothing waits for it
+            return host.pin_memory().to(self.device, non_blocking=True)
+        return host
 
     def numpy(self, a: Array) -> np.ndarray[Any, Any]:
-        host: np.ndarray[Any, Any] = a.cpu().numpy()
+        host: np.ndarray[Any, Any] = (a.float() if a.dtype == torch.bfloat16 else a).cpu().numpy()
         host.flags.writeable = False
         return host
 
@@ -78,8 +84,25 @@ class CudaBackend:
         return str(a.dtype).removeprefix("torch.")
 
     def synchronize(self) -> None:
+        Recording.refuse("synchronizes", "do so after the replay")
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def capture(self, function: Function, *examples: Tensor) -> Captured:
+        """Record `function(*examples)` as a CUDA graph, to be replayed with new tensors of the same shapes and dtypes.
+
+        The function takes tensors and returns one or several. It is run twice here and may compute anything, gradients and AdamW
+        steps too, but it must not need the host: it reads no tensor back, makes none of the host's data, and does the same
+        whatever the elements are. Numbers and tensors that it has from elsewhere are recorded as they are now.
+
+        Raises:
+            ValueError: the function does what cannot be recorded; on a replay: other shapes, dtypes or backend than recorded.
+            TypeError: an argument or a result is no tensor.
+
+            >>> double = backend.capture(lambda x: x * 2.0, x)  # doctest: +SKIP
+            >>> double(y)  # doctest: +SKIP
+        """
+        return Captured(self, function, examples)
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Array:
         return torch.full(tuple(shape), value, dtype=self._dtype(dtype), device=self.device)
@@ -185,6 +208,7 @@ class CudaBackend:
 
     def _check_range(self, operation: str, indices: Array, rows: int) -> None:
         if self.checked and indices.numel():
+            Recording.refuse("checks indices", "capture on a backend that is not checked")
             wrong = indices[(indices < 0) | (indices >= rows)]
             if wrong.numel():
                 raise IndexError(f"{operation}: index {int(wrong[0])} is outside 0 to {rows - 1}")
@@ -197,9 +221,9 @@ class CudaBackend:
 
     def scatter_add(self, updates: Array, indices: Array, rows: int) -> Array:
         self._check_range("scatter_add", indices, rows)
-        out = torch.zeros((rows, updates.shape[-1]), dtype=torch.float32, device=self.device)
+        out = self._empty((rows, updates.shape[-1]), updates.dtype)
         embedding.scatter_add(updates, indices, out)
-        return out if updates.dtype == torch.float32 else self.cast(out, self.dtype(updates))
+        return out
 
     def cross_entropy(self, logits: Array, targets: Array) -> Array:
         self._check_range("cross_entropy", targets, logits.shape[1])
@@ -219,16 +243,13 @@ class CudaBackend:
         return out, mean, rstd
 
     def layer_norm_backward(self, grad: Array, x: Array, weight: Array, mean: Array, rstd: Array) -> tuple[Array, Array, Array]:
-        out, terms = torch.empty_like(x), self._empty(x.shape, torch.float32)
-        rowwise.layer_norm_backward(grad, x, weight, mean, rstd, out, terms)
-        dweight, dbias = self._empty(weight.shape, weight.dtype), self._empty(weight.shape, weight.dtype)
-        reduce(terms, 1, len(x), x.shape[1], dweight)
-        reduce(grad, 1, len(x), x.shape[1], dbias)
-        return out, dweight, dbias
+        out, weights = torch.empty_like(x), self._empty((2, *weight.shape), weight.dtype)
+        rowwise.layer_norm_backward(grad, x, weight, mean, rstd, out, weights)
+        return out, weights[0], weights[1]
 
     def adamw(
         self, param: Array, grad: Array, m: Array, v: Array, *,
-        step: int, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float,
+        step: int | Array, lr: float | Array, beta1: float, beta2: float, eps: float, weight_decay: float,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
         new = torch.empty_like(param), torch.empty_like(m), torch.empty_like(v)
         adamw_tiles.adamw(

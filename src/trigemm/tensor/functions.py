@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trigemm.tensor import checks, operations
+from trigemm.tensor.recording import Recording
 from trigemm.tensor.tensor import Tensor, apply
 
 
@@ -117,9 +118,12 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float = 1e-5) ->
 
 def adamw(
     param: Tensor, grad: Tensor, m: Tensor, v: Tensor, *,
-    step: int, lr: float = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01,
+    step: int | Tensor, lr: float | Tensor = 1e-3, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8,
+    weight_decay: float = 0.01,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """New parameters and new first and second moments, after step number `step` (from 1 on), as torch.optim.AdamW computes them.
+
+    `step` may be a tensor of one int64, and `lr` one of one float: so can both change between the replays of a recorded step.
 
     >>> one, zero = Tensor([1.0], requires_grad=True), Tensor([0.0])
     >>> param, m, v = adamw(one, Tensor([2.0]), zero, zero, step=1, lr=0.1, weight_decay=0.0)
@@ -131,12 +135,24 @@ def adamw(
     checks.check_floats("adamw", param.backend, m.array, v.array)
     if len({x.shape for x in (param, grad, m, v)}) > 1:
         raise ValueError(f"adamw: shapes must be equal; got {param.shape}, {grad.shape}, {m.shape} and {v.shape}")
-    if any(x.backend != param.backend for x in (grad, m, v)):
+    numbers = [x for x in (step, lr) if isinstance(x, Tensor)]
+    if any(x.backend != param.backend for x in (grad, m, v, *numbers)):
         raise ValueError("adamw: tensors are on different backends; move them with .to(backend)")
-    if step < 1:
+    if any(x.size != 1 for x in numbers):
+        raise ValueError(f"adamw: step and lr must have one element; got shapes {', '.join(str(x.shape) for x in numbers)}")
+    if isinstance(step, Tensor):
+        checks.check_indices("adamw", param.backend, step.array)
+    if isinstance(lr, Tensor):
+        checks.check_floats("adamw", param.backend, lr.array)
+    recording = Recording.current.get()
+    if recording is not None:
+        for x in (param, grad, m, v, *numbers):
+            recording.reads(x.array)
+    if isinstance(step, int) and step < 1:
         raise ValueError(f"adamw: steps are counted from 1; got {step}")
     new = param.backend.adamw(
         param.array, grad.array, m.array, v.array,
-        step=step, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay,
+        step=step.array if isinstance(step, Tensor) else step, lr=lr.array if isinstance(lr, Tensor) else lr,
+        beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay,
     )  # fmt: skip
     return param.like(new[0], requires_grad=param.requires_grad), param.like(new[1]), param.like(new[2])

@@ -36,8 +36,9 @@ def _transpose(be: Backend, a: Array) -> Array:
 
 def _sum_to(be: Backend, grad: Array, shape: Sequence[int]) -> Array:
     """The gradient of what was stretched from `shape`: the sums over the stretched axes."""
-    for _ in range(len(grad.shape) - len(shape)):
-        grad = be.sum_axis(grad, 0)
+    extra = len(grad.shape) - len(shape)
+    if extra:
+        grad = be.sum_axis(be.reshape(grad, (prod(grad.shape[:extra]), *grad.shape[extra:])), 0)
     for axis, size in enumerate(shape):
         if size == 1 and grad.shape[axis] != 1:
             kept = (*grad.shape[:axis], 1, *grad.shape[axis + 1 :])

@@ -10,8 +10,16 @@ from trigemm.tensor import checks, operations
 from trigemm.tensor.autograd import Node
 from trigemm.tensor.backend import Array, Backend
 from trigemm.tensor.cpu import CpuBackend
+from trigemm.tensor.recording import Recording
 
 Number = (int, float, np.number)
+
+
+class _Freed:
+    """In place of the array of a tensor that was freed."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError("the tensor was freed; its elements are gone")
 
 
 class Tensor:
@@ -20,8 +28,8 @@ class Tensor:
     Args:
         data: a number, nested lists, a NumPy array, or a torch tensor on the CPU. It is copied; `from_dlpack` shares.
         backend: where the elements lie and who computes.
-        dtype: "float64", "float32", "float16" or "int64". By default arrays keep theirs (integers and booleans become int64), and
-            Python's floats become float32.
+        dtype: "float64", "float32", "float16", "bfloat16" or "int64". By default arrays keep theirs (integers and booleans become
+            int64), and Python's floats become float32.
         requires_grad: whether `gradients` can be asked for this tensor.
 
     Raises:
@@ -40,6 +48,9 @@ class Tensor:
     __array_ufunc__ = None  # NumPy's operators leave operations to us: its numbers work, its arrays are refused
 
     def __init__(self, data: Any, backend: Backend | None = None, *, dtype: str | None = None, requires_grad: bool = False):
+        Recording.refuse("makes a tensor of the host's data", "make it before, and give it as an argument")
+        if str(getattr(data, "dtype", "")) == "torch.bfloat16":  # which NumPy lacks
+            data, dtype = data.float(), dtype or "bfloat16"
         host = data.numpy() if isinstance(data, Tensor) else np.asarray(data)
         if dtype is None:
             whole = host.dtype.kind in "iub"
@@ -71,11 +82,19 @@ class Tensor:
     def _of(cls, array: Array, backend: Backend, node: Node | None = None) -> "Tensor":
         x = cls.__new__(cls)
         x.array, x.backend, x.node = array, backend, node
+        recording = Recording.current.get()
+        if recording is not None:
+            recording.makes(array)
         return x
 
+    @classmethod
+    def of(cls, array: Array, backend: Backend, *, requires_grad: bool = False) -> "Tensor":
+        """An array of a backend as a tensor; nothing is copied."""
+        return cls._of(array, backend, Node() if requires_grad else None)
+
     def like(self, array: Array, *, requires_grad: bool = False) -> "Tensor":
-        """An array of this tensor's backend as a tensor."""
-        return self._of(array, self.backend, Node() if requires_grad else None)
+        """An array of this tensor's backend as a tensor; nothing is copied."""
+        return self.of(array, self.backend, requires_grad=requires_grad)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,8 +121,16 @@ class Tensor:
         """A copy on another backend, without history."""
         return Tensor(self, backend, dtype=self.dtype)
 
+    def free(self) -> None:
+        """Give the memory back now; whoever uses the tensor afterwards gets a ValueError.
+
+        Queued work that reads it is safe. Tensors that share the memory (by reshape or slices) and gradients to come keep it.
+        """
+        self.array = _Freed()
+
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The elements as a read-only NumPy array. Waits for the work that makes them."""
+        """The elements as a read-only NumPy array (float32 for bfloat16). Waits for the work that makes them."""
+        Recording.refuse("reads a tensor back", "return the tensor, and read it after the replay")
         return self.backend.numpy(self.array)
 
     def item(self) -> float:
@@ -306,6 +333,10 @@ def apply(operation: Callable[..., operations.Result], *arguments: Any, **parame
             raise ValueError(
                 f"{name}: tensors are on different backends, {backend.name} and {x.backend.name}; move one with .to(backend)"
             )
+    recording = Recording.current.get()
+    if recording is not None:
+        for x in tensors:
+            recording.reads(x.array)
     result, pull = operation(backend, *(x.array if isinstance(x, Tensor) else x for x in arguments), **parameters)
     parents = [x.node if isinstance(x, Tensor) else None for x in arguments]
     return Tensor._of(result, backend, Node(parents, pull) if any(parents) else None)

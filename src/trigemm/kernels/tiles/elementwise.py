@@ -1,14 +1,23 @@
 """One operation on every element, or on every pair: out = code(a), out = code(a, b), with broadcasting.
 
-A program computes one tile, in float32 whatever the dtype. Geometry: see `index`.
+A program computes one block, in float32 whatever the dtype. Where shapes are equal the tensors are one row each, and all blocks
+but the last are loaded and stored without a mask, 16 bytes at a time; where they are not, see `index` for the tiles.
 """
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from trigemm.kernels.tiles.index import launch, own_tile, source_index, tile_shape
+from trigemm.kernels.tiles.index import ELEMENTS, Form, Launch, form, index_type, own_tile, source_index, tile_shape, tiles
+from trigemm.kernels.tiles.plan import PLANS
 from trigemm.layout import Layout, merge
+from trigemm.triangle import ceil_div
+
+NO_INT64 = tl.constexpr(-(2**63))
+"""What a NaN becomes as an integer: the smallest, which is no index."""
 
 
 @triton.jit
@@ -64,54 +73,115 @@ def compute_binary(a, b, param, CODE: tl.constexpr):
 
 
 @triton.jit
-def unary_kernel(x_ptr, out_ptr, CODE: tl.constexpr, rows, columns, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    row, column, in_out = own_tile(rows, columns, INDEX, BM, BN)
-    place = row * columns + column
-    x = tl.load(x_ptr + place, in_out)  # [BM, BN]
-    if CODE == "cast":
-        tl.store(out_ptr + place, x.to(out_ptr.dtype.element_ty), in_out)
+def unary_block(x_ptr, out_ptr, place, in_out, CODE: tl.constexpr):
+    x = tl.load(x_ptr + place, in_out)
+    if CODE != "cast":
+        out = compute_unary(x.to(tl.float32), CODE)
+    elif out_ptr.dtype.element_ty == tl.int64 and x.dtype.is_floating():
+        out = tl.where(x == x, x.to(tl.int64), NO_INT64)
     else:
-        tl.store(out_ptr + place, compute_unary(x.to(tl.float32), CODE).to(out_ptr.dtype.element_ty), in_out)
+        out = x
+    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), in_out)
+
+
+@triton.jit(do_not_specialize=["n"])
+def unary_kernel(x_ptr, out_ptr, n, CODE: tl.constexpr, INDEX: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
+    if tl.program_id(0) < n // BLOCK:
+        unary_block(x_ptr, out_ptr, place, None, CODE)
+    else:
+        unary_block(x_ptr, out_ptr, place, place < n, CODE)
 
 
 @triton.jit
-def binary_kernel(
-    a_ptr, b_ptr, out_ptr, param, CODE: tl.constexpr, NUMBER: tl.constexpr, size1, size2,
-    a_stride0, a_stride1, a_stride2, a_stride3, b_stride0, b_stride1, b_stride2, b_stride3,
-    rows, columns, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """NUMBER says which operand is `param` and is not read: "a", "b" or ""."""
-    row, column, in_out = own_tile(rows, columns, INDEX, BM, BN)
-    number = tl.zeros([BM, BN], tl.float32) + param
-    if NUMBER == "":
-        a = tl.load(a_ptr + source_index(row, size1, size2, 1, a_stride0, a_stride1, a_stride2, 0) + column * a_stride3, in_out)
-        b = tl.load(b_ptr + source_index(row, size1, size2, 1, b_stride0, b_stride1, b_stride2, 0) + column * b_stride3, in_out)
-    elif NUMBER == "a":
-        b = tl.load(b_ptr + row * columns + column, in_out)
+def binary_block(a_ptr, b_ptr, out_ptr, param, place, in_out, CODE: tl.constexpr, NUMBER: tl.constexpr, BLOCK: tl.constexpr):
+    """NUMBER says which operand is `param`, rounded to the other's dtype, and is not read: "a", "b" or ""."""
+    number = tl.zeros([BLOCK], tl.float32) + param
+    if NUMBER == "a":
+        b = tl.load(b_ptr + place, in_out)
         a = number.to(b_ptr.dtype.element_ty)
-    else:
-        a = tl.load(a_ptr + row * columns + column, in_out)
+    elif NUMBER == "b":
+        a = tl.load(a_ptr + place, in_out)
         b = number.to(a_ptr.dtype.element_ty)
+    else:
+        a = tl.load(a_ptr + place, in_out)
+        b = tl.load(b_ptr + place, in_out)
     out = compute_binary(a.to(tl.float32), b.to(tl.float32), number, CODE)
-    tl.store(out_ptr + row * columns + column, out.to(out_ptr.dtype.element_ty), in_out)
+    tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), in_out)
+
+
+@triton.jit(do_not_specialize=["n"])
+def binary_kernel(
+    a_ptr, b_ptr, out_ptr, param, n,
+    CODE: tl.constexpr, NUMBER: tl.constexpr, INDEX: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
+    if tl.program_id(0) < n // BLOCK:
+        binary_block(a_ptr, b_ptr, out_ptr, param, place, None, CODE, NUMBER, BLOCK)
+    else:
+        binary_block(a_ptr, b_ptr, out_ptr, param, place, place < n, CODE, NUMBER, BLOCK)
+
+
+SIZES = ["size1", "size2", "rows", "columns"]
+STRIDES = [f"{x}_stride{axis}" for x in "ab" for axis in range(3)]
+
+
+@triton.jit(do_not_specialize=[*SIZES, *STRIDES])
+def broadcast_kernel(
+    a_ptr, b_ptr, out_ptr, param, size1, size2, rows, columns,
+    a_stride0, a_stride1, a_stride2, b_stride0, b_stride1, b_stride2,
+    A_STEP: tl.constexpr, B_STEP: tl.constexpr, ALIGN: tl.constexpr,
+    CODE: tl.constexpr, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """The step from one column to the next is 1, or 0 where a row is one element. Columns and strides are in units of ALIGN."""
+    row, column, in_out = own_tile(rows, columns * ALIGN, INDEX, BM, BN)
+    a_row = source_index(row, size1, size2, 1, a_stride0, a_stride1, a_stride2, 0)
+    b_row = source_index(row, size1, size2, 1, b_stride0, b_stride1, b_stride2, 0)
+    in_a = in_out if A_STEP else row < rows
+    in_b = in_out if B_STEP else row < rows
+    a = tl.load(a_ptr + (a_row * ALIGN + column if A_STEP else a_row), in_a)  # [BM, BN] or [BM, 1]
+    b = tl.load(b_ptr + (b_row * ALIGN + column if B_STEP else b_row), in_b)
+    a, b = a.to(tl.float32), b.to(tl.float32)
+    out = compute_binary(a, b, tl.zeros([BM, BN], tl.float32) + param, CODE)
+    tl.store(out_ptr + row * (columns * ALIGN) + column, out.to(out_ptr.dtype.element_ty), in_out)
+
+
+@lru_cache(PLANS)
+def _unary_launch(code: str, x: Form, out: Form, n: int, device: torch.device) -> Launch:
+    return Launch(unary_kernel, ceil_div(n, ELEMENTS), n, code, index_type(n), ELEMENTS)
 
 
 def unary(code: str, x: Tensor, out: Tensor) -> None:
-    """code(x) into `out`, of the same shape; "cast" converts to the dtype of `out`."""
-    n = x.numel()
-    launch(unary_kernel, 1, n, tile_shape(1, n), x, out, code)
+    """code(x) into `out`, of the same shape; "cast" converts to the dtype of `out`, a NaN to the smallest int64."""
+    _unary_launch(code, form(x), form(out), x.numel(), x.device)(x, out)
+
+
+@lru_cache(PLANS)
+def _binary_launch(
+    code: str, number: str, a: Form, b: Form,
+    out: Form, device: torch.device,
+) -> Launch:  # fmt: skip
+    shape, n = out[0], out[0].numel()
+    if number or a[0] == b[0]:
+        return Launch(binary_kernel, ceil_div(n, ELEMENTS), n, code, number, index_type(n), ELEMENTS)
+    layouts = (Layout.contiguous(x[0]).expand(shape) for x in (a, b))
+    x, y, whole = merge(*layouts, Layout.contiguous(shape))
+    rows, columns = whole.shape[0] * whole.shape[1] * whole.shape[2], whole.shape[3]
+    tile = tile_shape(rows, columns)
+    steps = x.strides[3], y.strides[3]
+    wide = [strides[:3] for strides, step in ((x.strides, steps[0]), (y.strides, steps[1])) if step]
+    align = 16 if columns % 16 == 0 and not any(stride % 16 for strides in wide for stride in strides) else 1
+    strides = (stride // (align if step else 1) for z, step in ((x, steps[0]), (y, steps[1])) for stride in z.strides[:3])
+    return Launch(
+        broadcast_kernel, tiles(rows, columns, tile), *whole.shape[1:3], rows, columns // align, *strides,
+        *steps, align, code, index_type(n), *tile,
+    )  # fmt: skip
 
 
 def binary(code: str, a: Tensor | float, b: Tensor | float, out: Tensor, param: float) -> None:
     """code(a, b) into `out`, of the shape that they broadcast to; the tensors are contiguous, one of them may be a number."""
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        layouts = (Layout.contiguous(x.shape).expand(out.shape) for x in (a, b))
-        x, y, whole = merge(*layouts, Layout.contiguous(out.shape))
-        rows, columns = whole.shape[0] * whole.shape[1] * whole.shape[2], whole.shape[3]
-        tile = tile_shape(rows, columns)
-        launch(binary_kernel, rows, columns, tile, a, b, out, param, code, "", *whole.shape[1:3], *x.strides, *y.strides)
-    else:
-        n, number = out.numel(), "a" if isinstance(b, Tensor) else "b"
-        pointer = b if isinstance(b, Tensor) else a
-        value = float(a if number == "a" else b)
-        launch(binary_kernel, 1, n, tile_shape(1, n), pointer, pointer, out, value, code, number, 1, 1, *(0,) * 8)
+    number = "" if isinstance(a, Tensor) and isinstance(b, Tensor) else "b" if isinstance(a, Tensor) else "a"
+    if number:
+        pointer, value = (a, b) if number == "b" else (b, a)
+        a, b, param = pointer, pointer, value  # type: ignore[assignment]
+    _binary_launch(code, number, form(a), form(b), form(out), out.device)(a, b, out, float(param))  # type: ignore[arg-type]

@@ -1,10 +1,21 @@
-"""Rows of a table by their numbers, and the sums that undo it: (V,C), (R) -> (R,C), and (R,C), (R) -> (V,C)."""
+"""Rows of a table by their numbers, and the sums that undo it: (V,C), (R) -> (R,C), and (R,C), (R) -> (V,C).
 
+The sums are the same in every run: the updates are sorted by number, equal ones in the order in which they came, and one program
+adds up those of a row.
+"""
+
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from trigemm.kernels.tiles.index import launch, own_tile, tile_shape
+from trigemm.kernels.tiles.index import Form, Launch, form, index_type, own_tile, tile_shape, tiles
+from trigemm.kernels.tiles.plan import PLANS
+
+SUMMED, WIDEST = 2048, 256
+"""Elements of a tile of updates that are added at a time, and its columns at most."""
 
 
 @triton.jit
@@ -20,24 +31,47 @@ def gather_kernel(
 
 
 @triton.jit
-def scatter_add_kernel(
-    x_ptr, index_ptr, out_ptr, V, rows, columns, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
+def segment_sum_kernel(
+    x_ptr, order_ptr, begin_ptr, out_ptr, columns, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
 ):  # fmt: skip
-    """An index outside the table adds nothing. The order of the additions is open."""
-    row, column, in_out = own_tile(rows, columns, INDEX, BM, BN)
-    number = tl.load(index_ptr + row, row < rows, other=-1)  # [BM, 1]
-    in_table = (number >= 0) & (number < V)
-    x = tl.load(x_ptr + row * columns + column, in_out, other=0.0).to(tl.float32)
-    tl.atomic_add(out_ptr + number * columns + column, x, in_out & in_table, sem="relaxed")
+    """Row v of out: the sum of rows order[begin[v]] to order[begin[v + 1] - 1] of x."""
+    tile_columns = tl.cdiv(columns, BN)
+    v = (tl.program_id(0) // tile_columns).to(INDEX)
+    column = (tl.program_id(0) % tile_columns) * BN + tl.arange(0, BN)  # [BN]
+    begin, end = tl.load(begin_ptr + v), tl.load(begin_ptr + v + 1)
+    acc = tl.zeros([BM, BN], tl.float32)
+    for first in range(begin, end, BM):
+        place = first + tl.arange(0, BM)  # [BM]
+        row = tl.load(order_ptr + place, place < end, other=0)
+        in_updates = (place < end)[:, None] & (column < columns)[None, :]
+        acc += tl.load(x_ptr + (row * columns)[:, None] + column[None, :], in_updates, other=0.0).to(tl.float32)
+    tl.store(out_ptr + v * columns + column, tl.sum(acc, 0).to(out_ptr.dtype.element_ty), column < columns)
+
+
+@lru_cache(PLANS)
+def _gather_launch(table: Form, indices: Form, device: torch.device) -> Launch:
+    (length, columns), rows = table[0], indices[0].numel()
+    tile = tile_shape(rows, columns)
+    return Launch(
+        gather_kernel, tiles(rows, columns, tile), length, rows, columns, index_type(max(rows, length) * columns), *tile
+    )
+
+
+@lru_cache(PLANS)
+def _sum_launch(out: Form, x: Form, device: torch.device) -> Launch:
+    rows, columns = out[0]
+    bn = min(WIDEST, triton.next_power_of_2(max(1, columns)))
+    programs = tiles(rows, columns, (1, bn))
+    return Launch(segment_sum_kernel, programs, columns, index_type(rows * columns), SUMMED // bn, bn)
 
 
 def gather(table: Tensor, indices: Tensor, out: Tensor) -> None:
     """Rows `indices` (int64) of the table."""
-    rows, columns = indices.numel(), table.shape[1]
-    launch(gather_kernel, rows, columns, tile_shape(rows, columns), table, indices, out, table.shape[0])
+    _gather_launch(form(table), form(indices), table.device)(table, indices, out)
 
 
 def scatter_add(updates: Tensor, indices: Tensor, out: Tensor) -> None:
-    """Add each row of the updates to row `indices[…]` of `out`, float32."""
-    rows, columns = indices.numel(), out.shape[1]
-    launch(scatter_add_kernel, rows, columns, tile_shape(rows, columns), updates, indices, out, out.shape[0])
+    """The sums of the updates of equal index (int64); an index that is no row of `out` adds nothing."""
+    numbers, order = torch.sort(indices.reshape(-1), stable=True)
+    begin = torch.searchsorted(numbers, torch.arange(len(out) + 1, device=out.device))
+    _sum_launch(form(out), form(updates), out.device)(updates, order, begin, out)

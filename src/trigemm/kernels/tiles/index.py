@@ -1,6 +1,6 @@
-"""How the kernels of single elements walk over tensors of four axes: as rows of columns, in tiles.
+"""How the kernels of single elements are launched, and how they walk over tensors: in blocks of a row, or in tiles.
 
-The first three axes are the rows, numbered through; where a row begins is `layout.source_index`. The last axis is the columns.
+Working out a launch costs more host time than the launch itself, so each file keeps its launches by the form of their operands.
 """
 
 from types import FunctionType
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from trigemm import layout
 from trigemm.triangle import ceil_div
@@ -17,9 +18,9 @@ source_index = triton.jit(FunctionType(layout.source_index.__code__, globals(), 
 """The plain function of the same name, as seen from here, where Triton's interpreter finds `tl`."""
 
 ELEMENTS = 1024
-"""Elements of a tile: four for each of 256 threads."""
+"""Elements of a block or a tile: two times 16 bytes of float32 for each of 128 threads."""
 
-WARPS = 8
+WARPS = 4
 
 
 @triton.jit
@@ -37,10 +38,47 @@ def tile_shape(rows: int, columns: int, elements: int = ELEMENTS) -> tuple[int, 
     return elements // width, width
 
 
-def launch(kernel: Any, rows: int, columns: int, tile: tuple[int, int], *arguments: Any) -> None:
-    """kernel(*arguments, rows, columns, INDEX, BM, BN), a program a tile, on the device of the first argument."""
-    programs = ceil_div(rows, tile[0]) * ceil_div(columns, tile[1])
-    index = tl.int32 if rows * columns < 2**31 - ELEMENTS else tl.int64
-    with torch.cuda.device_of(arguments[0]):
-        if programs:
-            kernel[(programs,)](*arguments, rows, columns, index, *tile, num_warps=WARPS)
+def tiles(rows: int, columns: int, tile: tuple[int, int]) -> int:
+    """The number of tiles that cover a matrix."""
+    return ceil_div(rows, tile[0]) * ceil_div(columns, tile[1])
+
+
+def index_type(elements: int) -> Any:
+    """The integers that number so many elements, with room for a block beyond the border."""
+    return tl.int32 if elements < 2**31 - 2**16 else tl.int64
+
+
+Form = tuple[torch.Size, torch.dtype, bool]
+"""What a launch needs to know of a contiguous operand beside its address: shape, dtype, and whether 16 divides the address."""
+
+
+def form(x: Tensor) -> Form:
+    return x.shape, x.dtype, x.data_ptr() % 16 == 0
+
+
+class Launch:
+    """One launch of `kernel(*operands, *arguments)`; the operands, tensors and scalars, come with each call.
+
+    Raises ValueError for more programs than a grid has, 2³¹ - 1.
+    """
+
+    def __init__(self, kernel: Any, programs: int, *arguments: Any, num_warps: int = WARPS):
+        if programs >= 2**31:
+            raise ValueError(f"{kernel.__name__}: the tensors are too large for one launch; compute them in parts")
+        self.kernel, self.grid, self.arguments, self.num_warps = kernel, (programs, 1, 1), arguments, num_warps
+        self.compiled: Any = None
+
+    def __call__(self, *operands: Any) -> None:
+        """On the device of the first operand, in its current stream."""
+        device = operands[0].device
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            with torch.cuda.device(device):
+                self._run(operands)
+        elif self.grid[0]:
+            self._run(operands)
+
+    def _run(self, operands: tuple[Any, ...]) -> None:
+        if self.compiled is not None:
+            self.compiled[self.grid](*operands, *self.arguments)
+        elif self.grid[0]:
+            self.compiled = self.kernel[self.grid](*operands, *self.arguments, num_warps=self.num_warps)

@@ -1,44 +1,82 @@
 """Axes in another order, and stretched axes: out[i0, i1, i2, i3] = x[i0 * s0 + i1 * s1 + i2 * s2 + i3 * s3].
 
-A program moves a tile whose columns lie side by side in `out` and whose rows, where they can, lie side by side in `x`: so loads
-and stores are both coalesced, and the transposition happens inside the tile.
+Where the last axis of `out` lies side by side in `x` too, or no axis does, rows are copied. Where another axis does, tiles
+over these two axes are turned: loads run along one, stores along the other, and the transposition happens inside the tile.
 """
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from trigemm.kernels.tiles.index import ELEMENTS, launch, own_tile, source_index, tile_shape
+from trigemm.kernels.tiles.index import Form, Launch, form, index_type, own_tile, source_index, tile_shape, tiles
+from trigemm.kernels.tiles.plan import PLANS
 from trigemm.layout import RANK, Layout, merge
+
+TURNED, TURNED_WARPS = 4096, 8
+"""Elements of a tile that is turned, and its warps."""
 
 
 @triton.jit
-def permute_kernel(
-    x_ptr, out_ptr, size1, size2, x_stride0, x_stride1, x_stride2, x_stride3, stride0, stride1, stride2,
+def copy_kernel(
+    x_ptr, out_ptr, size1, size2, x_stride0, x_stride1, x_stride2, x_stride3,
     rows, columns, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     row, column, in_out = own_tile(rows, columns, INDEX, BM, BN)
     source = source_index(row, size1, size2, 1, x_stride0, x_stride1, x_stride2, 0) + column * x_stride3
-    target = source_index(row, size1, size2, 1, stride0, stride1, stride2, 0) + column
-    tl.store(out_ptr + target, tl.load(x_ptr + source, in_out), in_out)
+    tl.store(out_ptr + row * columns + column, tl.load(x_ptr + source, in_out), in_out)
+
+
+@triton.jit
+def turn_kernel(
+    x_ptr, out_ptr, size1, x_stride0, x_stride1, x_column, stride0, stride1, stride_row,
+    rows, columns, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Rows lie side by side in `x`, columns in `out`; the other two axes number the matrices, size1 of them along the second."""
+    tile_rows, tile_columns = tl.cdiv(rows, BM), tl.cdiv(columns, BN)
+    tile = tl.program_id(0)
+    matrix = tile // (tile_rows * tile_columns)
+    outer, inner = (matrix // size1).to(INDEX), (matrix % size1).to(INDEX)
+    row = ((tile // tile_columns) % tile_rows).to(INDEX) * BM + tl.arange(0, BM)  # [BM]
+    column = (tile % tile_columns).to(INDEX) * BN + tl.arange(0, BN)  # [BN]
+    in_matrix = (row < rows)[:, None] & (column < columns)[None, :]
+    x_ptr += outer * x_stride0 + inner * x_stride1
+    out_ptr += outer * stride0 + inner * stride1
+    x = tl.load(x_ptr + row[:, None] + column[None, :] * x_column, in_matrix)  # [BM, BN]
+    tl.store(out_ptr + row[:, None] * stride_row + column[None, :], x, in_matrix)
 
 
 def turned_tile_shape(rows: int, columns: int) -> tuple[int, int]:
-    """(BM, BN) where rows of `out` are columns of `x`: as square as the sizes allow."""
-    width = min(32, triton.next_power_of_2(max(1, columns)))
-    height = min(ELEMENTS // width, triton.next_power_of_2(max(1, rows)))
-    return height, ELEMENTS // height
+    """(BM, BN): 64 x 64, or longer where the other side is shorter than that."""
+    width = min(64, triton.next_power_of_2(columns))
+    height = min(TURNED // width, triton.next_power_of_2(rows))
+    return height, min(TURNED // height, triton.next_power_of_2(columns))
+
+
+@lru_cache(PLANS)
+def _launch(x: Form, layout: Layout, out: Form, device: torch.device) -> Launch:
+    source, target = merge(layout, Layout(layout.shape, Layout.contiguous(layout.shape).strides))
+    elements = source.shape[0] * source.shape[1] * source.shape[2] * source.shape[3]
+    index = index_type(elements)
+    if not elements or source.strides[-1] <= 1 or 1 not in source.strides:
+        rows, columns = elements // max(1, source.shape[3]), source.shape[3]
+        tile = tile_shape(rows, columns)
+        programs = tiles(rows, columns, tile)
+        return Launch(copy_kernel, programs, *source.shape[1:3], *source.strides, rows, columns, index, *tile)
+    axis = source.strides.index(1)
+    order = [i for i in range(RANK - 1) if i != axis] + [axis, RANK - 1]
+    source, target = source.permute(order), target.permute(order)
+    *_, rows, columns = source.shape
+    tile = turned_tile_shape(rows, columns)
+    programs = source.shape[0] * source.shape[1] * tiles(rows, columns, tile)
+    return Launch(
+        turn_kernel, programs, source.shape[1], *source.strides[:2], source.strides[3], *target.strides[:3],
+        rows, columns, index, *tile, num_warps=TURNED_WARPS,
+    )  # fmt: skip
 
 
 def permute(x: Tensor, layout: Layout, out: Tensor) -> None:
     """The elements of `x` that `layout` names, in row-major order, into `out`."""
-    source, target = merge(layout, Layout(layout.shape, Layout.contiguous(layout.shape).strides))
-    order = list(range(RANK))
-    turned = source.strides[-1] > 1 and 1 in source.strides[:-1]
-    if turned:  # the axis that is side by side in x becomes the last of the rows
-        axis = source.strides.index(1)
-        order.insert(2, order.pop(axis))
-    source, target = source.permute(order), target.permute(order)
-    rows, columns = source.shape[0] * source.shape[1] * source.shape[2], source.shape[3]
-    tile = turned_tile_shape(rows, columns) if turned else tile_shape(rows, columns)
-    launch(permute_kernel, rows, columns, tile, x, out, *source.shape[1:3], *source.strides, *target.strides[:3])
+    _launch(form(x), layout, form(out), out.device)(x, out)

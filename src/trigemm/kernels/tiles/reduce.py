@@ -1,65 +1,150 @@
 """Sums and maxima over one axis: (outer, n, inner) -> (outer, inner), in float32.
 
-A program takes at most PIECE elements of the axis. A longer axis is cut into pieces, and their results are reduced again: so the
-rounding of a sum grows with the number of stages, and a long axis keeps the whole device busy.
+A program reduces a piece of the axis. Where there are too few results to keep the device busy, an axis is cut into pieces; the
+program that is the last to finish a piece reduces the pieces' results, always in the same order. Sums go in stages: at most
+STEPS elements one after the other, then what these gave, then the lanes of a tile as a tree.
 """
+
+from functools import cache, lru_cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from trigemm.kernels.tiles.index import Form, Launch, form, index_type
+from trigemm.kernels.tiles.plan import PLANS
 from trigemm.triangle import ceil_div
 
-ELEMENTS = 2048
-STEPS = 16
+ELEMENTS, WARPS = 4096, 8
+STEPS = tl.constexpr(16)
+WIDTH = 32
+"""Columns of a tile: 128 bytes of float32, so that a row of it is a whole cache line and tiles are tall."""
+
+PROGRAMS = 1024
+"""About as many as an H200 runs at a time: 8 for each of 132 multiprocessors."""
+
+STAGES_LIMIT = 8
+"""Tiles of pieces that the last program may have to reduce; it does so alone."""
+
+COUNTERS = 1024
+
+
+@triton.jit
+def combine(acc, x, MAXIMUM: tl.constexpr):
+    if MAXIMUM:
+        return tl.where((acc > x) | (acc != acc), acc, x)
+    else:
+        return acc + x
+
+
+@triton.jit
+def reduce_range(
+    ptr, place, step, begin, end, in_tile, MAXIMUM: tl.constexpr, BO: tl.constexpr, BN: tl.constexpr, BI: tl.constexpr
+):
+    """Elements `begin` to `end` along the middle axis, which are `step` apart, of the places [BO, 1, BI]: [BO, BI]."""
+    empty = float("-inf") if MAXIMUM else 0.0
+    total = tl.full([BO, BN, BI], empty, tl.float32)
+    whole = begin + (end - begin) // BN * BN
+    for stage in range(begin, whole, BN * STEPS):
+        acc = tl.full([BO, BN, BI], empty, tl.float32)
+        for first in range(stage, tl.minimum(stage + BN * STEPS, whole), BN):
+            k = (first + tl.arange(0, BN))[None, :, None]
+            acc = combine(acc, tl.load(ptr + place + k * step, in_tile, other=empty).to(tl.float32), MAXIMUM)  # [BO, BN, BI]
+        total = combine(total, acc, MAXIMUM)
+    if whole < end:
+        k = (whole + tl.arange(0, BN))[None, :, None]
+        x = tl.load(ptr + place + k * step, in_tile & (k < end), other=empty).to(tl.float32)
+        total = combine(total, x, MAXIMUM)
+    if MAXIMUM:
+        is_nan = tl.max((total != total).to(tl.int32), 1)
+        return tl.where(is_nan > 0, float("nan"), tl.max(tl.where(total != total, empty, total), 1))
+    else:
+        return tl.sum(total, 1)
 
 
 @triton.jit
 def reduce_kernel(
-    x_ptr, out_ptr, outer, n, inner, pieces, piece,
-    MAXIMUM: tl.constexpr, BO: tl.constexpr, BN: tl.constexpr, BI: tl.constexpr,
+    x_ptr, partial_ptr, counter_ptr, out_ptr, outer, n, inner, pieces, piece,
+    CUT: tl.constexpr, MAXIMUM: tl.constexpr, INDEX: tl.constexpr, BO: tl.constexpr, BN: tl.constexpr, BI: tl.constexpr,
 ):  # fmt: skip
-    """A tile [BO, BN, BI] that moves along the middle axis; out is (outer, pieces, inner)."""
+    """A tile [BO, BN, BI] that moves along the middle axis. Where the axis is CUT, partial is (outer, pieces, inner)."""
     tiles = tl.cdiv(inner, BI)
-    number = tl.program_id(0).to(tl.int64)
-    i = (number % tiles) * BI + tl.arange(0, BI)  # [BI]
-    p = (number // tiles) % pieces
-    o = (number // (tiles * pieces)) * BO + tl.arange(0, BO)  # [BO]
-    begin = p * piece
-    end = tl.minimum(begin + piece, n)
-    place = (o * n)[:, None, None] * inner + i[None, None, :]  # [BO, 1, BI]
-    in_out = (o < outer)[:, None, None] & (i < inner)[None, None, :]
-    empty = float("-inf") if MAXIMUM else 0.0
-    acc = tl.full([BO, BN, BI], empty, tl.float32)
-    for first in range(begin, end, BN):
-        k = (first + tl.arange(0, BN))[None, :, None]  # [1, BN, 1]
-        x = tl.load(x_ptr + place + k * inner, in_out & (k < end), other=empty).to(tl.float32)  # [BO, BN, BI]
-        if MAXIMUM:
-            acc = tl.where((acc > x) | (acc != acc), acc, x)
-        else:
-            acc += x
-    if MAXIMUM:
-        is_nan = tl.max((acc != acc).to(tl.int32), 1)
-        result = tl.where(is_nan > 0, float("nan"), tl.max(tl.where(acc != acc, empty, acc), 1))  # [BO, BI]
+    across = tl.program_id(0) % tiles
+    rest = tl.program_id(0) // tiles
+    p, along = rest % pieces, rest // pieces
+    i = across.to(INDEX) * BI + tl.arange(0, BI)  # [BI]
+    o = along.to(INDEX) * BO + tl.arange(0, BO)  # [BO]
+    in_out = (o < outer)[:, None] & (i < inner)[None, :]
+    in_tile = (o < outer)[:, None, None] & (i < inner)[None, None, :]
+    target = o[:, None] * inner + i[None, :]
+    if not CUT:
+        place = o[:, None, None] * (n * inner) + i[None, None, :]  # [BO, 1, BI]
+        result = reduce_range(x_ptr, place, inner, 0, n, in_tile, MAXIMUM, BO, BN, BI)
+        tl.store(out_ptr + target, result.to(out_ptr.dtype.element_ty), in_out)
     else:
-        result = tl.sum(acc, 1)
-    target = out_ptr + ((o * pieces + p) * inner)[:, None] + i[None, :]
-    tl.store(target, result.to(out_ptr.dtype.element_ty), (o < outer)[:, None] & (i < inner)[None, :])
+        begin = p.to(INDEX) * piece
+        place = o[:, None, None] * (n * inner) + i[None, None, :]
+        result = reduce_range(x_ptr, place, inner, begin, tl.minimum(begin + piece, n), in_tile, MAXIMUM, BO, BN, BI)
+        place = o[:, None, None] * (pieces * inner) + i[None, None, :]
+        tl.store(partial_ptr + o[:, None] * (pieces * inner) + p * inner + i[None, :], result, in_out)
+        tl.debug_barrier()  # all threads' results, before one thread counts them
+        counter_ptr += along * tiles + across
+        if tl.atomic_add(counter_ptr, 1, sem="acq_rel") == pieces - 1:
+            tl.store(counter_ptr, 0)
+            result = reduce_range(partial_ptr, place, inner, 0, pieces, in_tile, MAXIMUM, BO, BN, BI)
+            tl.store(out_ptr + target, result.to(out_ptr.dtype.element_ty), in_out)
+
+
+@cache
+def _counters_of(device: torch.device, stream: int) -> Tensor:
+    return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+
+
+def _counters(device: torch.device) -> Tensor:
+    """Zeros, to which each launch brings them back. One set for each stream, whose launches follow one another.
+
+    A CUDA graph may be replayed in any stream, so it takes and clears its own.
+    """
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+        return _counters_of(device, torch.cuda.current_stream(device).cuda_stream)
+    return _counters_of(device, 0)
+
+
+class _Plan:
+    """The launch, and whether it needs room for (outer, pieces, inner) partial results."""
+
+    def __init__(self, x: Form, outer: int, n: int, inner: int, maximum: bool):
+        width = min(WIDTH, triton.next_power_of_2(inner))
+        length = min(ELEMENTS // width, triton.next_power_of_2(max(1, n)))
+        height = min(ELEMENTS // (width * length), triton.next_power_of_2(ceil_div(outer, PROGRAMS)))
+        tiles = ceil_div(outer, height) * ceil_div(inner, width)
+        pieces = min(PROGRAMS // tiles, STAGES_LIMIT * length, ceil_div(n, 2 * length)) if tiles <= COUNTERS else 1
+        piece = ceil_div(ceil_div(n, max(1, pieces)), length) * length
+        pieces = max(1, ceil_div(n, max(1, piece)))
+        self.partial = (outer, pieces, inner) if pieces > 1 else None
+        index = index_type(max(x[0].numel(), outer * pieces * inner))
+        arguments = outer, n, inner, pieces, piece, pieces > 1, maximum, index, height, length, width
+        self.launch = Launch(reduce_kernel, tiles * pieces, *arguments, num_warps=WARPS)
+
+
+@lru_cache(PLANS)
+def _plan(
+    x: Form, out: Form, outer: int, n: int, inner: int, maximum: bool,
+    device: torch.device,
+) -> _Plan:  # fmt: skip
+    return _Plan(x, outer, n, inner, maximum)
 
 
 def reduce(x: Tensor, outer: int, n: int, inner: int, out: Tensor, *, maximum: bool = False) -> None:
     """Sums (or maxima) over the middle axis of the contiguous (outer, n, inner) into `out`."""
     if outer * inner == 0:
         return
-    width = min(128, triton.next_power_of_2(inner))
-    length = min(ELEMENTS // width, triton.next_power_of_2(max(1, n)))
-    blocks = min(ELEMENTS // (width * length), triton.next_power_of_2(outer)), length, width
-    piece = length * STEPS
-    pieces = max(1, ceil_div(n, piece))
-    target = out if pieces == 1 else torch.empty((outer, pieces, inner), dtype=torch.float32, device=x.device)
-    programs = ceil_div(outer, blocks[0]) * pieces * ceil_div(inner, blocks[2])
-    with torch.cuda.device_of(x):
-        reduce_kernel[(programs,)](x, target, outer, n, inner, pieces, piece, maximum, *blocks)
-    if pieces > 1:
-        reduce(target, outer, pieces, inner, out, maximum=maximum)
+    plan = _plan(form(x), form(out), outer, n, inner, maximum, x.device)
+    if plan.partial is None:
+        plan.launch(x, x, x, out)
+    else:
+        partial = torch.empty(plan.partial, dtype=torch.float32, device=x.device)
+        plan.launch(x, partial, _counters(x.device), out)

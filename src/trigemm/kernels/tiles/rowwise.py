@@ -1,9 +1,10 @@
 """What is computed of whole rows of a matrix (R,N): softmax, log_softmax, cross-entropy, layer norm; all in float32.
 
-A program owns BM rows and goes over them in steps of BN columns, once for each number that it needs of a row and once to write.
-Only the first time do they come from the device's memory.
+A program owns BM rows. It keeps WHOLE rows in registers where they fit; longer ones it reads in steps of BN columns, once for
+the numbers that it needs of a row (a mean and a variance: once each) and once more to write. Nothing lies between in memory.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,10 +12,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trigemm.kernels.tiles.index import tile_shape
+from trigemm.kernels.tiles.index import Form, Launch, form
+from trigemm.kernels.tiles.plan import PLANS
+from trigemm.kernels.tiles.reduce import WIDTH, reduce
 from trigemm.triangle import ceil_div
 
 ELEMENTS = 4096
+"""Elements of a tile with several rows."""
+
+LONGEST = 16384
+"""Elements of the longest row that one program keeps: 16 for each of 1024 threads."""
+
+STEP = 8192
+"""Columns of a step along a longer row: 8 for each of 1024 threads. Few rows at a time leave the next step of all in the L2."""
+
+PROGRAMS = 512
 
 
 @triton.jit
@@ -33,36 +45,57 @@ def store_rows(ptr, value, row, first, R, N, BN: tl.constexpr):
 
 
 @triton.jit
-def largest_and_sum(x_ptr, row, R, N, BM: tl.constexpr, BN: tl.constexpr):
+def load_columns(ptr, first, N, BN: tl.constexpr):
+    """Columns `first` to first + BN of a single row, zero beyond its end: [1, BN]."""
+    column = first + tl.arange(0, BN)
+    return tl.load(ptr + column, column < N, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def largest_and_sum(x):
     """The maximum of each row and Σ exp(x - max), [BM, 1] each: two numbers, kept apart."""
+    largest = tl.max(x, 1)[:, None]
+    return largest, tl.sum(tl.exp(x - largest), 1)[:, None]
+
+
+@triton.jit
+def largest_and_sum_in_steps(x_ptr, row, R, N, BM: tl.constexpr, BN: tl.constexpr):
+    """As above, of rows read once: each lane keeps the maximum of its columns so far, and the sum taken relative to it."""
     top = tl.full([BM, BN], float("-inf"), tl.float32)
-    for first in range(0, N, BN):
-        top = tl.maximum(top, load_rows(x_ptr, row, first, R, N, float("-inf"), BN))
-    largest = tl.max(top, 1)[:, None]
     powers = tl.zeros([BM, BN], tl.float32)
     for first in range(0, N, BN):
-        power = tl.exp(load_rows(x_ptr, row, first, R, N, float("-inf"), BN) - largest)
-        powers += tl.where((first + tl.arange(0, BN) < N)[None, :], power, 0.0)
-    return largest, tl.sum(powers, 1)[:, None]
+        x = load_rows(x_ptr, row, first, R, N, float("-inf"), BN)
+        higher = tl.maximum(top, x)
+        base = tl.where(higher == float("-inf"), 0.0, higher)  # -inf - -inf is NaN
+        powers = powers * tl.exp(top - base) + tl.exp(x - base)
+        top = higher
+    largest = tl.max(top, 1)[:, None]
+    return largest, tl.sum(powers * tl.exp(top - largest), 1)[:, None]
 
 
 @triton.jit
-def softmax_kernel(x_ptr, out_ptr, LOG: tl.constexpr, R, N, BM: tl.constexpr, BN: tl.constexpr):
+def softmax_kernel(x_ptr, out_ptr, R, N, LOG: tl.constexpr, WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    largest, total = largest_and_sum(x_ptr, row, R, N, BM, BN)
-    for first in range(0, N, BN):
-        shifted = load_rows(x_ptr, row, first, R, N, 0.0, BN) - largest
-        if LOG:
-            store_rows(out_ptr, shifted - tl.log(total), row, first, R, N, BN)
-        else:
-            store_rows(out_ptr, tl.exp(shifted) / total, row, first, R, N, BN)
+    if WHOLE:
+        x = load_rows(x_ptr, row, 0, R, N, float("-inf"), BN)  # [BM, BN]
+        largest, total = largest_and_sum(x)
+        shifted = x - largest
+        store_rows(out_ptr, shifted - tl.log(total) if LOG else tl.exp(shifted) / total, row, 0, R, N, BN)
+    else:
+        largest, total = largest_and_sum_in_steps(x_ptr, row, R, N, BM, BN)
+        for first in range(0, N, BN):
+            shifted = load_rows(x_ptr, row, first, R, N, 0.0, BN) - largest
+            store_rows(out_ptr, shifted - tl.log(total) if LOG else tl.exp(shifted) / total, row, first, R, N, BN)
 
 
 @triton.jit
-def cross_entropy_kernel(x_ptr, target_ptr, out_ptr, R, N, BM: tl.constexpr, BN: tl.constexpr):
+def cross_entropy_kernel(x_ptr, target_ptr, out_ptr, R, N, WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     """A target outside the row gives NaN."""
     row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    largest, total = largest_and_sum(x_ptr, row, R, N, BM, BN)
+    if WHOLE:
+        largest, total = largest_and_sum(load_rows(x_ptr, row, 0, R, N, float("-inf"), BN))
+    else:
+        largest, total = largest_and_sum_in_steps(x_ptr, row, R, N, BM, BN)
     target = tl.load(target_ptr + row, row < R, other=0)
     in_row = (target >= 0) & (target < N) & (row < R)
     x = tl.load(x_ptr + row * N + target, in_row, other=float("nan")).to(tl.float32)[:, None]
@@ -71,101 +104,176 @@ def cross_entropy_kernel(x_ptr, target_ptr, out_ptr, R, N, BM: tl.constexpr, BN:
 
 
 @triton.jit
-def cross_entropy_backward_kernel(grad_ptr, x_ptr, target_ptr, out_ptr, R, N, BM: tl.constexpr, BN: tl.constexpr):
+def store_entropy_gradient(out_ptr, grad, x, largest, total, target, row, first, R, N, BN: tl.constexpr):
+    column = first + tl.arange(0, BN)
+    share = tl.exp(x - largest) / total - (column[None, :] == target[:, None]).to(tl.float32)
+    store_rows(out_ptr, grad * share, row, first, R, N, BN)
+
+
+@triton.jit
+def cross_entropy_backward_kernel(
+    x_ptr, grad_ptr, target_ptr, out_ptr, R, N, WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    largest, total = largest_and_sum(x_ptr, row, R, N, BM, BN)
     target = tl.load(target_ptr + row, row < R, other=0)
     grad = tl.load(grad_ptr + row, row < R, other=0.0).to(tl.float32)
     grad = tl.where((target >= 0) & (target < N), grad, float("nan"))[:, None]
-    for first in range(0, N, BN):
-        column = first + tl.arange(0, BN)
-        share = tl.exp(load_rows(x_ptr, row, first, R, N, 0.0, BN) - largest) / total
-        share -= (column[None, :] == target[:, None]).to(tl.float32)
-        store_rows(out_ptr, grad * share, row, first, R, N, BN)
+    if WHOLE:
+        x = load_rows(x_ptr, row, 0, R, N, float("-inf"), BN)
+        largest, total = largest_and_sum(x)
+        store_entropy_gradient(out_ptr, grad, x, largest, total, target, row, 0, R, N, BN)
+    else:
+        largest, total = largest_and_sum_in_steps(x_ptr, row, R, N, BM, BN)
+        for first in range(0, N, BN):
+            x = load_rows(x_ptr, row, first, R, N, 0.0, BN)
+            store_entropy_gradient(out_ptr, grad, x, largest, total, target, row, first, R, N, BN)
+
+
+@triton.jit
+def squared_distance(x, first, mean, N, BN: tl.constexpr):
+    """(x - mean)², zero beyond the border: [BM, BN]."""
+    centred = tl.where((first + tl.arange(0, BN) < N)[None, :], x - mean, 0.0)
+    return centred * centred
 
 
 @triton.jit
 def layer_norm_kernel(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, eps, R, N, BM: tl.constexpr, BN: tl.constexpr
+    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, eps, R, N,
+    WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    sums = tl.zeros([BM, BN], tl.float32)
-    for first in range(0, N, BN):
-        sums += load_rows(x_ptr, row, first, R, N, 0.0, BN)
-    mean = tl.sum(sums, 1)[:, None] / N
-    squares = tl.zeros([BM, BN], tl.float32)
-    for first in range(0, N, BN):
-        centred = load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean
-        squares += tl.where((first + tl.arange(0, BN) < N)[None, :], centred * centred, 0.0)
+    if WHOLE:
+        x = load_rows(x_ptr, row, 0, R, N, 0.0, BN)
+        mean = tl.sum(x, 1)[:, None] / N
+        squares = squared_distance(x, 0, mean, N, BN)
+    else:
+        sums = tl.zeros([BM, BN], tl.float32)
+        for first in range(0, N, BN):
+            sums += load_rows(x_ptr, row, first, R, N, 0.0, BN)
+        mean = tl.sum(sums, 1)[:, None] / N
+        squares = tl.zeros([BM, BN], tl.float32)
+        for first in range(0, N, BN):
+            squares += squared_distance(load_rows(x_ptr, row, first, R, N, 0.0, BN), first, mean, N, BN)
     rstd = 1.0 / tl.sqrt_rn(tl.sum(squares, 1)[:, None] / N + eps)
-    for first in range(0, N, BN):
-        column = first + tl.arange(0, BN)
-        weight = tl.load(weight_ptr + column, column < N, other=0.0).to(tl.float32)[None, :]
-        bias = tl.load(bias_ptr + column, column < N, other=0.0).to(tl.float32)[None, :]
-        y = (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd * weight + bias
-        store_rows(out_ptr, y, row, first, R, N, BN)
+    if WHOLE:
+        y = (x - mean) * rstd * load_columns(weight_ptr, 0, N, BN) + load_columns(bias_ptr, 0, N, BN)
+        store_rows(out_ptr, y, row, 0, R, N, BN)
+    else:
+        for first in range(0, N, BN):
+            normal = (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
+            y = normal * load_columns(weight_ptr, first, N, BN) + load_columns(bias_ptr, first, N, BN)
+            store_rows(out_ptr, y, row, first, R, N, BN)
     tl.store(mean_ptr + row[:, None], mean, (row < R)[:, None])
     tl.store(rstd_ptr + row[:, None], rstd, (row < R)[:, None])
 
 
 @triton.jit
 def layer_norm_backward_kernel(
-    grad_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, out_ptr, term_ptr, R, N, BM: tl.constexpr, BN: tl.constexpr
+    grad_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, out_ptr, R, N,
+    WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of x, and grad * (x - mean) * rstd, whose sum over the rows is that of the weight."""
+    """The gradient of x."""
     row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
     mean = tl.load(mean_ptr + row, row < R, other=0.0)[:, None]
     rstd = tl.load(rstd_ptr + row, row < R, other=0.0)[:, None]
-    sums = tl.zeros([BM, BN], tl.float32)
-    products = tl.zeros([BM, BN], tl.float32)
-    for first in range(0, N, BN):
-        column = first + tl.arange(0, BN)
-        weight = tl.load(weight_ptr + column, column < N, other=0.0).to(tl.float32)[None, :]
+    if WHOLE:
+        grad = load_rows(grad_ptr, row, 0, R, N, 0.0, BN) * load_columns(weight_ptr, 0, N, BN)
+        normal = (load_rows(x_ptr, row, 0, R, N, 0.0, BN) - mean) * rstd
+        inner = tl.sum(grad, 1)[:, None] / N
+        along = tl.sum(grad * normal, 1)[:, None] / N
+        store_rows(out_ptr, (grad - inner - normal * along) * rstd, row, 0, R, N, BN)
+    else:
+        sums = tl.zeros([BM, BN], tl.float32)
+        products = tl.zeros([BM, BN], tl.float32)
+        for first in range(0, N, BN):
+            grad = load_rows(grad_ptr, row, first, R, N, 0.0, BN) * load_columns(weight_ptr, first, N, BN)
+            sums += grad
+            products += grad * (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
+        inner = tl.sum(sums, 1)[:, None] / N
+        along = tl.sum(products, 1)[:, None] / N
+        for first in range(0, N, BN):
+            grad = load_rows(grad_ptr, row, first, R, N, 0.0, BN) * load_columns(weight_ptr, first, N, BN)
+            normal = (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
+            store_rows(out_ptr, (grad - inner - normal * along) * rstd, row, first, R, N, BN)
+
+
+@triton.jit
+def layer_norm_weights_kernel(
+    grad_ptr, x_ptr, mean_ptr, rstd_ptr, out_ptr, R, N, piece, BM: tl.constexpr, BN: tl.constexpr
+):  # fmt: skip
+    """What `piece` rows add to the gradients of weight and bias: out is (pieces, 2, N)."""
+    tiles = tl.cdiv(N, BN)
+    first = (tl.program_id(0) % tiles) * BN
+    p = (tl.program_id(0) // tiles).to(tl.int64)
+    weight = tl.zeros([BM, BN], tl.float32)
+    bias = tl.zeros([BM, BN], tl.float32)
+    for begin in range(p * piece, tl.minimum(p * piece + piece, R), BM):
+        row = begin + tl.arange(0, BM)
         grad = load_rows(grad_ptr, row, first, R, N, 0.0, BN)
-        normal = (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
-        sums += grad * weight
-        products += grad * weight * normal
-        store_rows(term_ptr, grad * normal, row, first, R, N, BN)
-    inner = tl.sum(sums, 1)[:, None] / N
-    along = tl.sum(products, 1)[:, None] / N
-    for first in range(0, N, BN):
-        column = first + tl.arange(0, BN)
-        weight = tl.load(weight_ptr + column, column < N, other=0.0).to(tl.float32)[None, :]
-        normal = (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
-        dx = (load_rows(grad_ptr, row, first, R, N, 0.0, BN) * weight - inner - normal * along) * rstd
-        store_rows(out_ptr, dx, row, first, R, N, BN)
+        mean = tl.load(mean_ptr + row, row < R, other=0.0)[:, None]
+        rstd = tl.load(rstd_ptr + row, row < R, other=0.0)[:, None]
+        weight += grad * (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
+        bias += grad
+    column = first + tl.arange(0, BN)
+    out_ptr += p * 2 * N + column
+    tl.store(out_ptr, tl.sum(weight, 0), column < N)
+    tl.store(out_ptr + N, tl.sum(bias, 0), column < N)
 
 
-def _launch(kernel: Any, matrix: Tensor, *arguments: Any) -> None:
-    """kernel(*arguments, R, N, BM, BN), a program for every BM rows of `matrix` (R,N)."""
-    rows, columns = matrix.shape
-    bm, bn = tile_shape(rows, columns, ELEMENTS)
-    bm = min(bm, triton.next_power_of_2(max(1, rows)))
-    with torch.cuda.device_of(matrix):
-        if rows and columns:
-            kernel[(ceil_div(rows, bm),)](*arguments, rows, columns, bm, bn, num_warps=8)
+@lru_cache(PLANS)
+def _launch(kernel: Any, forms: tuple[Form, ...], options: tuple[Any, ...], device: Any) -> Launch:
+    """kernel(*tensors, …, R, N, *options, WHOLE, BM, BN), a program for every BM rows of the first of the tensors, (R,N)."""
+    rows, columns = forms[0][0]
+    whole = columns <= LONGEST
+    bn = triton.next_power_of_2(max(1, columns)) if whole else STEP
+    bm = max(1, min(ELEMENTS // bn, triton.next_power_of_2(max(1, ceil_div(rows, PROGRAMS)))))
+    warps = min(32, max(1, bm * bn // 512)) if whole else 32
+    programs = ceil_div(rows, bm) if columns else 0
+    return Launch(kernel, programs, rows, columns, *options, whole, bm, bn, num_warps=warps)
+
+
+def _run(kernel: Any, *tensors: Tensor, scalars: tuple[float, ...] = (), options: tuple[Any, ...] = ()) -> None:
+    _launch(kernel, tuple(map(form, tensors)), options, tensors[0].device)(*tensors, *scalars)
+
+
+@lru_cache(PLANS)
+def _weights_launch(forms: tuple[Form, ...], device: torch.device) -> tuple[Launch, int]:
+    """The launch of `layer_norm_weights_kernel`, and the number of its pieces."""
+    rows, columns = forms[0][0]
+    bn = min(WIDTH, triton.next_power_of_2(max(1, columns)))
+    bm = ELEMENTS // bn
+    tiles = ceil_div(columns, bn)
+    piece = ceil_div(ceil_div(rows, max(1, PROGRAMS // max(1, tiles))), bm) * bm
+    pieces = ceil_div(rows, max(1, piece))
+    return Launch(layer_norm_weights_kernel, tiles * pieces, rows, columns, piece, bm, bn, num_warps=8), pieces
 
 
 def softmax(x: Tensor, out: Tensor, *, log: bool) -> None:
     """softmax or log_softmax of the rows of (R,N)."""
-    _launch(softmax_kernel, x, x, out, log)
+    _run(softmax_kernel, x, out, options=(log,))
 
 
 def cross_entropy(x: Tensor, targets: Tensor, out: Tensor) -> None:
     """-log_softmax(x) at the target of each row: (R,N), (R) -> (R)."""
-    _launch(cross_entropy_kernel, x, x, targets, out)
+    _run(cross_entropy_kernel, x, targets, out)
 
 
 def cross_entropy_backward(grad: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> None:
     """grad * (softmax(x) - onehot(targets)): (R), (R,N), (R) -> (R,N)."""
-    _launch(cross_entropy_backward_kernel, x, grad, x, targets, out)
+    _run(cross_entropy_backward_kernel, x, grad, targets, out)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, out: Tensor, mean: Tensor, rstd: Tensor) -> None:
     """weight * (x - mean) * rstd + bias of the rows of (R,N), with mean and rstd (R), float32."""
-    _launch(layer_norm_kernel, x, x, weight, bias, out, mean, rstd, eps)
+    _run(layer_norm_kernel, x, weight, bias, out, mean, rstd, scalars=(float(eps),))
 
 
-def layer_norm_backward(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, out: Tensor, terms: Tensor) -> None:
-    """The gradient of x into `out`, and of each element what it adds to the weight's gradient into `terms`; both (R,N)."""
-    _launch(layer_norm_backward_kernel, x, grad, x, weight, mean, rstd, out, terms)
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, out: Tensor, weights_out: Tensor
+) -> None:
+    """The gradient of x into `out` (R,N), those of weight and bias into `weights_out` (2,N)."""
+    _run(layer_norm_backward_kernel, grad, x, weight, mean, rstd, out)
+    launch, pieces = _weights_launch(tuple(map(form, (grad, x, mean, rstd))), x.device)
+    partial = torch.empty((pieces, 2 * x.shape[1]), dtype=torch.float32, device=x.device)
+    launch(grad, x, mean, rstd, partial)
+    reduce(partial, 1, pieces, partial.shape[1], weights_out)
