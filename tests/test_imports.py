@@ -24,6 +24,7 @@ VIOLATIONS = [
     ("triton", "ops/schema.py", "import triton.language as tl"),
     ("triton", "kernels/threads/__init__.py", "import triton"),
     ("numba", "kernels/tiles/__init__.py", "from numba import cuda"),
+    ("transformers", "nn.py", "import transformers"),
     ("matplotlib", "lab/__init__.py", "import matplotlib.pyplot"),
 ]
 
@@ -48,7 +49,7 @@ def package(tmp_path):
 def test_the_package_keeps_every_contract(package):
     done = lint(package.parent)
     assert done.returncode == 0, done.stdout
-    assert "6 kept, 0 broken" in done.stdout
+    assert "7 kept, 0 broken" in done.stdout
 
 
 @pytest.mark.parametrize(("contract", "file", "line"), VIOLATIONS)

@@ -1,5 +1,6 @@
 """Matrix products that compute only the triangle that causal attention needs."""
 
+from trigemm import nn as nn
 from trigemm.ops.attention import causal_attention
 from trigemm.ops.products import gemmt, syrk, trmm
 from trigemm.ops.scores import causal_scores, causal_scores_qkvpacked
