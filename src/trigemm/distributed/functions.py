@@ -1,0 +1,209 @@
+"""What users call on sharded tensors. Where no sequence is sharded, these are the functions of trigemm itself."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from trigemm.distributed.attention import RingAttention
+from trigemm.distributed.scores import RingScores
+from trigemm.distributed.sequence import sharded_alike, sharding_of, unshard_sequence
+from trigemm.distributed.softmax import SoftmaxOfRows
+from trigemm.distributed.syrk import RingSyrk, triangle_of_rows
+from trigemm.ops import attention, products, scores, softmax
+from trigemm.ops.checks import check_operands
+
+
+def causal_scores(
+    q: Tensor, k: Tensor, *, scale: float | None = None, fill: float | None = -math.inf, precision: str | None = None
+) -> Tensor:
+    """`trigemm.causal_scores`, also of a sharded sequence: every rank computes its rows, while keys pass round the ranks.
+
+    Args:
+        q, k: as there; DTensors sharded over batch or heads, or over the sequence by `shard_sequence(x, mesh, 2)`; all alike.
+            With S > T, queries and keys are each dealt out by their own length.
+        scale, fill, precision: as there.
+
+    Returns:
+        (B,NH,T,S), sharded as q is. With a sharded sequence the rows are in head-tail order, and the columns in the order of the
+        keys. Scores are never gathered. Differentiable once.
+
+    Raises:
+        NotImplementedError: the operands are not sharded alike, or in another way than this.
+        TypeError, ValueError: as there.
+        RuntimeError: another rank has stopped, or did not answer within the timeout of the process group.
+    """
+    sharding = sharding_of("causal_scores", 2, q=q, k=k)
+    if sharding is None:
+        return scores.causal_scores(q, k, scale=scale, fill=fill, precision=precision)
+    shape = scores.causal_scores(_outline(q), _outline(k), scale=scale, fill=fill, precision=precision).shape
+    local = _local("causal_scores", q=q, k=k)
+    return sharding.wrap(_apply(RingScores, *local, sharding.group, *shape[2:], _scale(scale, q), fill, precision), shape)
+
+
+def causal_scores_qkvpacked(
+    qkv: Tensor, *, scale: float | None = None, fill: float | None = -math.inf, precision: str | None = None
+) -> Tensor:
+    """`trigemm.causal_scores_qkvpacked`, also of a sequence that is sharded by `shard_sequence(qkv, mesh, 1)`.
+
+    Returns:
+        (B,NH,T,T): with Shard(2) where `qkv` (B,T,3,NH,HS) has Shard(1), and Shard(1) where it has Shard(3). See `causal_scores`.
+    """
+    if not isinstance(qkv, DTensor) or not any(p.is_shard(1) for p in qkv.placements):
+        return scores.causal_scores_qkvpacked(qkv, scale=scale, fill=fill, precision=precision)
+    scores.causal_scores_qkvpacked(_outline(qkv), scale=scale, fill=fill, precision=precision)  # for what it refuses
+    q, k = (qkv.select(2, i).transpose(1, 2) for i in range(2))
+    return causal_scores(q, k, scale=scale, fill=fill, precision=precision)
+
+
+def causal_softmax(scores: Tensor, *, diagonal: int | None = None) -> Tensor:
+    """`trigemm.causal_softmax`, also of scores whose rows are sharded in head-tail order, as `causal_scores` gives them.
+
+    Args:
+        scores: (…,T,S). diagonal: that of the whole matrix, by default S - T.
+
+    Returns:
+        (…,T,S), sharded as `scores` is. Nothing is communicated. Differentiable once where rows are sharded.
+    """
+    sharding = sharding_of("causal_softmax", scores.dim() - 2, scores=scores)
+    if sharding is None:
+        return softmax.causal_softmax(scores, diagonal=diagonal)
+    softmax.causal_softmax(_outline(scores), diagonal=diagonal)
+    rows, columns = scores.shape[-2:]
+    edge = columns - rows if diagonal is None else diagonal
+    return sharding.wrap(
+        _apply(SoftmaxOfRows, *_local("causal_softmax", scores=scores), sharding.rows_of(rows), edge), scores.shape
+    )
+
+
+def causal_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    return_weights: bool | str | Sequence[int] = False,
+    weights_dtype: torch.dtype | None = None,
+    fill: float | None = 0.0,
+    precision: str | None = None,
+    **options: Any,
+) -> Any:
+    """`trigemm.causal_attention`, also of a sharded sequence: keys and values pass round the ranks.
+
+    Args:
+        q, k, v: as there; DTensors sharded over batch or heads, or over the sequence by `shard_sequence(x, mesh, 2)`; all alike.
+        return_weights: as there. Heads that are sharded give the weights of all or of none. "columns" needs the whole sequence.
+        scale, weights_dtype, fill, precision: as there.
+        options: whatever else `trigemm.causal_attention` takes, where the sequence is whole.
+
+    Returns:
+        The output, or the output and the weights, sharded as q is. With a sharded sequence the rows of both are in head-tail
+        order; weights stay with the rank that computes them. Differentiable once.
+
+    Raises:
+        NotImplementedError: the operands are not sharded alike, or in another way than this; an option needs the whole sequence.
+        TypeError, ValueError: as there.
+        RuntimeError: another rank has stopped, or did not answer within the timeout of the process group.
+
+    Source: Liu, Zaharia and Abbeel 2023 (ring attention); Vaswani et al. 2017, section 3.2.1.
+    """
+    form: dict[str, Any] = {"scale": scale, "return_weights": return_weights, "weights_dtype": weights_dtype}
+    form |= {"fill": fill, "precision": precision, **options}
+    sharding = sharding_of("causal_attention", 2, q=q, k=k, v=v)
+    if sharding is None:
+        return _attention_by_heads(q, k, v, form)
+    found: Any = attention.causal_attention(_outline(q), _outline(k), _outline(v), **form)
+    refused = [name for name, value in options.items() if value not in (None, 0, True)]
+    if isinstance(return_weights, str):
+        refused.append(f"return_weights={return_weights!r}")
+    if refused:
+        raise NotImplementedError(f"causal_attention: {', '.join(refused)} works only where the sequence is not sharded")
+    local = _local("causal_attention", q=q, k=k, v=v)
+    heads = list(range(local[0].shape[1])) if return_weights is True else list(return_weights or [])
+    if heads and return_weights is not True and any(p.is_shard(1) for p in q.placements):  # type: ignore[attr-defined]
+        raise NotImplementedError("causal_attention: heads that are sharded give the weights of all or of none, not of a list")
+    weights = found[1] if isinstance(found, tuple) else None
+    dtype = local[0].dtype if weights_dtype is None else weights_dtype
+    results = _apply(
+        RingAttention, *local, sharding.group, q.shape[2], k.shape[2], _scale(scale, q), heads, dtype, fill, precision
+    )
+    output = sharding.wrap(results[0], q.shape)
+    return output if weights is None else (output, sharding.wrap(results[1], weights.shape))
+
+
+def _attention_by_heads(q: Tensor, k: Tensor, v: Tensor, form: dict[str, Any]) -> Any:
+    """Attention whose sequence is whole. All weights of sharded heads are, at each rank, those of all heads that are there."""
+    if not isinstance(q, DTensor) or form["return_weights"] is not True or not any(p.is_shard(1) for p in q.placements):
+        return attention.causal_attention(q, k, v, **form)
+    sharding = sharded_alike("causal_attention", 2, None, q=q, k=k, v=v)
+    options: dict[str, Any] = {name: x.to_local() if isinstance(x, DTensor) else x for name, x in form.items()}
+    output, weights = attention.causal_attention(*_local("causal_attention", q=q, k=k, v=v), **options)
+    return sharding.wrap(output, q.shape), sharding.wrap(weights, (*q.shape[:3], k.shape[2]))
+
+
+def syrk(
+    a: Tensor,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Tensor | None = None,
+    uplo: str = "full",
+    precision: str | None = None,
+    replicate: bool = False,
+) -> Tensor:
+    """`trigemm.syrk`, also of one large matrix whose rows are sharded by `shard_sequence(a, mesh)`.
+
+    Every rank computes the tiles of the triangle that lie in its rows. A full product is mirrored while the next are computed.
+
+    Args:
+        a, c: as there; DTensors sharded over the batch, or over the rows, alike.
+        alpha, beta, uplo, precision: as there.
+        replicate: whether every rank gets the whole result of sharded rows, in the order of the matrix.
+
+    Returns:
+        (…,N,N). With sharded rows these are in head-tail order and sharded as those of `a`, and columns are in the order of the
+        matrix; or, with `replicate`, all of it on every rank. Differentiable once where rows are sharded.
+
+    Raises:
+        NotImplementedError: the operands are not sharded alike, or in another way than this.
+        TypeError, ValueError: as there; `replicate` without sharded rows.
+        RuntimeError: another rank has stopped, or did not answer within the timeout of the process group.
+    """
+    matrices = {"a": a} if c is None else {"a": a, "c": c}
+    sharding = sharding_of("syrk", a.dim() - 2, **matrices)
+    if sharding is None:
+        if replicate:
+            raise ValueError("syrk: replicate is for a matrix whose rows are sharded, by shard_sequence(a, mesh)")
+        return products.syrk(a, alpha=alpha, beta=beta, c=c, uplo=uplo, precision=precision)
+    like = None if c is None else _outline(c)
+    shape = products.syrk(_outline(a), alpha=alpha, beta=beta, c=like, uplo=uplo, precision=precision).shape
+    rows, *added = _local("syrk", **matrices)
+    result = _apply(RingSyrk, rows.view(-1, *rows.shape[-2:]), sharding.group, a.shape[-2], alpha, uplo, precision)
+    result = result.view(*rows.shape[:-1], a.shape[-2])
+    if c is not None and beta != 0:
+        if c.shape != shape:
+            raise NotImplementedError(f"syrk: with sharded rows c must be {tuple(shape)} like the result; got {tuple(c.shape)}")
+        result = result + beta * (added[0] if uplo == "full" else triangle_of_rows(added[0], sharding.rows_of(shape[-2]), uplo))
+    product = sharding.wrap(result, shape)
+    return sharding.replicated(unshard_sequence(product)) if replicate else product
+
+
+def _outline(x: Tensor) -> Tensor:
+    """A tensor without memory of the same shape and dtype: what an operation refuses of it, it refuses of x."""
+    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+
+
+def _local(operation: str, **operands: Any) -> list[Tensor]:
+    """This rank's parts of DTensors, under autocast in its dtype."""
+    return [x.to_local() for x in check_operands(operation, **operands)]
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    return function.apply(*arguments)
+
+
+def _scale(scale: float | None, q: Tensor) -> float:
+    return (1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0) if scale is None else scale
