@@ -1,7 +1,7 @@
 """Train a small GPT on the characters of a text file, with trigemm.tensor alone.
 
     python examples/train_gpt.py                          # on the text of Python's own manual, on the CPU
-    python examples/train_gpt.py --text FILE --backend cuda
+    python examples/train_gpt.py --text FILE --backend cuda    # each step a replay of a CUDA graph
 
 The model is a pre-norm Transformer (Radford et al. 2019) whose attention computes only the triangle. It goes on from its
 checkpoint after an interruption. At the end it draws the loss curve (where matplotlib is installed) and prints a sample.
@@ -89,26 +89,41 @@ def logits(weights: dict[str, Tensor], config: Config, tokens: Tensor) -> Tensor
 
 
 class Trainer:
-    """Weights, AdamW's moments, and the number of steps done."""
+    """Weights, AdamW's moments, and the number of steps done.
 
-    def __init__(self, config: Config, weights: Arrays, backend: Backend, lr: float = 1e-3):
+    With `capture`, which needs a CudaBackend, the first step is recorded as a CUDA graph and the others replay it.
+    """
+
+    def __init__(self, config: Config, weights: Arrays, backend: Backend, lr: float = 1e-3, *, capture: bool = False):
         self.config, self.backend, self.lr, self.step = config, backend, lr, 0
         self.weights = {name: Tensor(x, backend, requires_grad=True) for name, x in weights.items()}
         self.m = {name: Tensor(np.zeros_like(x), backend) for name, x in weights.items()}
         self.v = dict(self.m)
+        self.capture, self.recorded = capture, None
+
+    def update(self, tokens: Tensor, targets: Tensor, step: Tensor, *state: Tensor) -> list[Tensor]:
+        """The loss, and new weights and moments, one after the other as in `state`."""
+        names, count = list(self.weights), len(self.weights)
+        weights, m, v = (state[i : i + count] for i in (0, count, 2 * count))
+        scores = logits(dict(zip(names, weights, strict=True)), self.config, tokens)
+        loss = cross_entropy(scores.reshape(-1, self.config.vocabulary), targets)
+        steps = [
+            adamw(*old, step=step, lr=self.lr, betas=(0.9, 0.95))
+            for old in zip(weights, gradients(loss, weights), m, v, strict=True)
+        ]
+        return [loss.detach(), *(x for group in zip(*steps, strict=True) for x in group)]
 
     def train(self, batch: np.ndarray) -> Tensor:
         """One step on (B,T+1) characters. Returns the loss before it, which nothing has read back yet."""
-        tokens, targets = (Tensor(x, self.backend) for x in (batch[:, :-1], batch[:, 1:].reshape(-1)))
-        scores = logits(self.weights, self.config, tokens)
-        loss = cross_entropy(scores.reshape(-1, self.config.vocabulary), targets)
         self.step += 1
-        names = list(self.weights)
-        for name, grad in zip(names, gradients(loss, list(self.weights.values())), strict=True):
-            self.weights[name], self.m[name], self.v[name] = adamw(
-                self.weights[name], grad, self.m[name], self.v[name], step=self.step, lr=self.lr, betas=(0.9, 0.95)
-            )
-        return loss.detach()
+        inputs = [Tensor(x, self.backend) for x in (batch[:, :-1], batch[:, 1:].reshape(-1), self.step)]
+        inputs += [x for group in (self.weights, self.m, self.v) for x in group.values()]
+        if self.capture and self.recorded is None:
+            self.recorded = self.backend.capture(self.update, *inputs)
+        loss, *state = (self.recorded or self.update)(*inputs)
+        count = len(self.weights)
+        self.weights, self.m, self.v = (dict(zip(self.weights, state[i : i + count], strict=True)) for i in (0, count, 2 * count))
+        return loss
 
     def save(self, path: Path, characters: str, losses: list[tuple[int, float]]) -> None:
         """Write a checkpoint; an interruption leaves the old one whole."""
@@ -177,6 +192,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, default=Path(pydoc_data.topics.__file__), help="text file in UTF-8")
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--no-capture", action="store_true", help="on cuda, launch each operation, in place of recorded steps")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--positions", type=int, default=128)
@@ -210,7 +226,8 @@ def main(arguments: list[str] | None = None) -> None:
         backend: Backend = CudaBackend()
     else:
         backend = CpuBackend()
-    trainer = Trainer(config, initial_weights(config, options.seed), backend, options.lr)
+    capture = options.backend == "cuda" and not options.no_capture
+    trainer = Trainer(config, initial_weights(config, options.seed), backend, options.lr, capture=capture)
     losses = trainer.load(options.checkpoint, characters) if options.checkpoint.exists() else []
     print(f"{sum(x.size for x in trainer.weights.values()):,} parameters, {len(data):,} characters, from step {trainer.step}")
 

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 
 from trigemm.tensor import CpuBackend
 from trigemm.tensor.cuda import CudaBackend
 
-SOURCE = Path(__file__).parents[2] / "examples/train_gpt.py"
+FOLDER = Path(__file__).parents[2] / "examples"
 SMALL = [
     "--batch=2",
     "--positions=16",
@@ -25,64 +23,59 @@ SMALL = [
 ]
 
 
-@pytest.fixture(scope="module")
-def gpt():
-    spec = importlib.util.spec_from_file_location("train_gpt", SOURCE)
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules["train_gpt"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     yield module
-    del sys.modules["train_gpt"]
+    del sys.modules[name]
 
 
-def torch_loss(weights, config, batch):
-    """The same model on torch tensors."""
-    tokens, targets = batch[:, :-1], batch[:, 1:]
-    size, length = tokens.shape
-
-    def linear(x, name):
-        return x @ weights[f"{name}.weight"] + weights[f"{name}.bias"]
-
-    def norm(x, name):
-        return F.layer_norm(x, x.shape[-1:], weights[f"{name}.weight"], weights[f"{name}.bias"])
-
-    x = weights["token"][tokens] + weights["position"][:length]
-    for i in range(config.layers):
-        qkv = linear(norm(x, f"{i}.norm1"), f"{i}.qkv").view(size, length, 3, config.heads, -1)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + linear(attended.transpose(1, 2).reshape(size, length, -1), f"{i}.out")
-        x = x + linear(F.gelu(linear(norm(x, f"{i}.norm2"), f"{i}.up"), approximate="tanh"), f"{i}.down")
-    scores = norm(x, "norm") @ weights["token"].T
-    return F.cross_entropy(scores.reshape(-1, config.vocabulary), targets.reshape(-1))
+@pytest.fixture(scope="module")
+def gpt():
+    yield from example("train_gpt")
 
 
-def assert_20_steps_agree(gpt, backend, config):
+@pytest.fixture(scope="module")
+def twin():
+    """The same model in PyTorch."""
+    yield from example("train_gpt_torch")
+
+
+def assert_20_steps_agree(gpt, twin, backend, capture=False):
+    config = gpt.Config(vocabulary=21, positions=33, layers=2, heads=3, width=48)
     start = gpt.initial_weights(config, seed=1)
-    theirs = {name: torch.tensor(x, device=getattr(backend, "device", "cpu"), requires_grad=True) for name, x in start.items()}
-    optimizer = torch.optim.AdamW(theirs.values(), lr=1e-3, betas=(0.9, 0.95))
-    trainer = gpt.Trainer(config, start, backend)
+    ours = gpt.Trainer(config, start, backend, capture=capture)
+    theirs = twin.Trainer(config, start, getattr(backend, "device", "cpu"))
     data = np.arange(500) * 5 % config.vocabulary
     losses = []
     for step in range(20):
         batch = gpt.draw_batch(data, 3, config.positions, 0, step)
-        loss = torch_loss(theirs, config, torch.tensor(batch, device=theirs["token"].device))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append((trainer.train(batch).item(), loss.item()))
+        losses.append((ours.train(batch).item(), theirs.train(batch).item()))
     ours, wanted = np.array(losses).T
     assert np.abs(ours / wanted - 1).max() <= 1e-4
     assert ours[-1] < ours[0] - 0.1
 
 
-def test_20_steps_have_the_losses_of_pytorch(gpt):
-    assert_20_steps_agree(gpt, CpuBackend(), gpt.Config(vocabulary=21, positions=33, layers=2, heads=3, width=48))
+def test_20_steps_have_the_losses_of_pytorch(gpt, twin):
+    assert_20_steps_agree(gpt, twin, CpuBackend())
 
 
 @pytest.mark.gpu
-def test_20_steps_have_the_losses_of_pytorch_on_a_gpu(gpt):
-    assert_20_steps_agree(gpt, CudaBackend(), gpt.Config(vocabulary=21, positions=33, layers=2, heads=3, width=48))
+@pytest.mark.parametrize("capture", [False, True])
+def test_20_steps_have_the_losses_of_pytorch_on_a_gpu(gpt, twin, capture):
+    assert_20_steps_agree(gpt, twin, CudaBackend(), capture)
+
+
+@pytest.mark.gpu
+def test_a_recorded_run_on_a_gpu_ends_like_one_that_is_not(gpt, tmp_path, capsys):
+    results = []
+    for name, more in (("recorded", ()), ("launched", ("--no-capture",))):
+        (tmp_path / name).mkdir()
+        results.append(run(gpt, tmp_path / name, 6, "--backend=cuda", *more))
+    assert results[0].keys() == results[1].keys()
+    assert all(np.array_equal(results[0][name], results[1][name]) for name in results[0] if name != "about")
 
 
 @pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning")
@@ -90,9 +83,9 @@ def test_a_step_on_the_tile_kernels_is_that_of_the_cpu(gpt, device):
     config = gpt.Config(vocabulary=11, positions=9, layers=1, heads=2, width=16)
     start = gpt.initial_weights(config, seed=1)
     batch = gpt.draw_batch(np.arange(60) % 11, 2, 9, 0, 0)
-    trainers = [gpt.Trainer(config, start, backend) for backend in (CpuBackend(), CudaBackend(device))]
-    first = [trainer.train(batch).item() for trainer in trainers]
-    assert abs(first[0] - first[1]) <= 1e-5 * first[0]
+    trainers = [gpt.Trainer(config, start, CpuBackend()), gpt.Trainer(config, start, CudaBackend(device))]
+    losses = [trainer.train(batch).item() for trainer in trainers]
+    assert abs(losses[0] - losses[1]) <= 1e-5 * losses[0]
     steps = [trainer.weights["0.up.weight"].numpy() - start["0.up.weight"] for trainer in trainers]
     assert np.abs(steps[0]).max() > 1e-4
     assert np.abs(steps[0] - steps[1]).max() <= 1e-5
@@ -131,7 +124,18 @@ def test_an_interrupted_run_ends_like_one_that_was_not(gpt, tmp_path, capsys, mo
     assert all(np.array_equal(result[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"not a checkpoint"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"not a checkpoint",
+        lambda data: (
+            data[: len(data) // 2] + bytes(byte ^ 1 for byte in data[len(data) // 2 :][:64]) + data[len(data) // 2 + 64 :]
+        ),
+    ],
+    ids=["half", "empty", "text", "flipped"],
+)
 def test_a_damaged_checkpoint_is_refused_and_kept(gpt, tmp_path, damage):
     run(gpt, tmp_path, 2)
     path = tmp_path / "gpt.npz"
