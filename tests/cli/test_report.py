@@ -60,7 +60,7 @@ def test_without_options_the_tables_are_drawn(results):
 def test_the_default_is_every_file_of_the_results_folder(tmp_path, monkeypatch, results):
     monkeypatch.chdir(tmp_path)
     assert report().exit_code == 2
-    assert "no records: benchmarks/results has no .jsonl file" in report().stderr
+    assert "no records: benchmarks/results has no .jsonl file; name files" in report().stderr
     folder = Path("benchmarks/results")
     folder.mkdir(parents=True)
     results.rename(folder / "a.jsonl")
@@ -74,6 +74,23 @@ def test_update_rewrites_a_file_in_place(tmp_path, results):
     assert done.exit_code == 0
     assert done.stdout == ""
     assert "| gemmt |" in page.read_text(encoding="utf-8")
+
+
+def test_output_is_one_page_and_broken_lines_are_named_there_too(tmp_path, results):
+    page = tmp_path / "report.html"
+    done = report(results, "-o", page)
+    assert done.exit_code == 0
+    assert done.stdout == ""
+    assert f"skipped {results}:2: not JSON" in done.stderr
+    assert f"<code>{results}:2</code> not JSON" in page.read_text(encoding="utf-8")
+
+
+def test_a_page_may_be_made_of_traffic_alone(tmp_path):
+    path, page = tmp_path / "traffic.jsonl", tmp_path / "report.html"
+    path.write_text(json.dumps({"kernel": "mine", "grid": [1, 1, 1], "block": [32, 1, 1], "lines": [], "source": []}) + "\n")
+    assert report(path, "-o", page).exit_code == 0
+    assert "<strong>mine</strong>" in page.read_text(encoding="utf-8")
+    assert report(path, "--markdown").exit_code == 1
 
 
 def test_plot_needs_a_record_of_the_reference_case(tmp_path, results):
@@ -121,6 +138,7 @@ def test_figures_are_not_cut_off_where_there_is_no_terminal(tmp_path, monkeypatc
             "no/page.md",
             "error: cannot update {}: No such file or directory; give a file with <!-- table:NAME --> in it\n",
         ),
+        ("-o", "no/page.html", "error: cannot write {}: No such file or directory\n"),
         ("--plot", "p.xyz", "error: cannot plot to {}: its name must end in one of .eps, "),
         ("--plot", "p", "error: cannot plot to {}: its name must end in one of .eps, "),
         ("--plot", "no/p.png", "error: cannot plot to {}: give a file in an existing folder\n"),
@@ -128,7 +146,7 @@ def test_figures_are_not_cut_off_where_there_is_no_terminal(tmp_path, monkeypatc
 )
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, results, option, name, sentence):
     if option == "--plot":
-        monkeypatch.setattr("trigemm.lab.records.read", lambda paths: pytest.fail("the place is checked first"))
+        monkeypatch.setattr("trigemm.lab.report.load", lambda paths: pytest.fail("the place is checked first"))
     done = report(results, option, tmp_path / name)
     assert done.exit_code == 2
     assert sentence.format(tmp_path / name) in done.stderr

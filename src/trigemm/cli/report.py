@@ -1,4 +1,4 @@
-"""`trigemm report`: tables from records."""
+"""`trigemm report`: tables and a page from records."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,41 +7,55 @@ import typer
 from rich.markdown import Markdown
 
 from trigemm.cli.terminal import console
-from trigemm.lab import records as files
 from trigemm.lab import report as lab
+from trigemm.lab.records import Record
 
-DEFAULT_FOLDER = Path("benchmarks/results")
+DEFAULT_FOLDERS = (Path("benchmarks/results"), Path("benchmarks/traffic"))
 
 
 def report(
     records: Annotated[
-        list[Path] | None, typer.Argument(help=f"Files of JSON lines from `bench --save`. Default: {DEFAULT_FOLDER}/*.jsonl")
+        list[Path] | None,
+        typer.Argument(
+            help="Files of JSON lines, from `bench --save` and `traffic --save`. "
+            f"Default: {' and '.join(f'{folder}/*.jsonl' for folder in DEFAULT_FOLDERS)}"
+        ),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown as it is.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write all of it into this file, as one HTML page.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     update: Annotated[
         Path | None, typer.Option(help="Rewrite what stands between <!-- table:NAME --> and <!-- /table -->.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the reference case as a bar chart into this file.")] = None,
 ) -> None:
-    """Make the tables of the README from records. Measures nothing."""
+    """Show what was measured, from records: tables, or a page with charts and a tile explorer. Measures nothing.
+
+    Lines that are no record, and times from other versions than the latest of their problem, are named and left out.
+    """
     try:
-        paths = records or sorted(DEFAULT_FOLDER.glob("*.jsonl"))
+        paths = records or [path for folder in DEFAULT_FOLDERS for path in sorted(folder.glob("*.jsonl"))]
         if not paths:
             raise ValueError(
-                f"no records: {DEFAULT_FOLDER} has no .jsonl file; name files, or make one with `trigemm bench --save FILE`"
+                f"no records: {DEFAULT_FOLDERS[0]} has no .jsonl file; name files, or make one with `trigemm bench --save FILE`"
             )
         if plot is not None:
             lab.check_plot(plot)
-        kept, broken = files.read(paths)
-        for line in broken:
+        loaded = lab.load(paths)
+        for line in loaded.skipped:
             typer.echo(f"skipped {line}", err=True)
-        if not kept:
+        kept = loaded.benchmarks
+        tables = markdown or update is not None or plot is not None or output is None
+        if not kept and (tables or not (loaded.counted or loaded.measured)):
             typer.echo(f"error: there is no benchmark record in {', '.join(map(str, paths))}", err=True)
             raise typer.Exit(1)
         if update is not None:
             _rewrite(update, kept)
         if plot is not None:
             lab.plot(kept, plot)
+        if output is not None:
+            output.write_text(lab.page(loaded), encoding="utf-8")
     except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
@@ -50,11 +64,11 @@ def report(
         raise typer.Exit(2) from None
     if markdown:
         typer.echo(lab.markdown(kept), nl=False)
-    elif update is None and plot is None:
+    elif update is None and plot is None and output is None:
         console().print(Markdown(lab.markdown(kept)))
 
 
-def _rewrite(path: Path, kept: list[files.Record]) -> None:
+def _rewrite(path: Path, kept: list[Record]) -> None:
     try:
         before = path.read_text(encoding="utf-8")
     except OSError as error:

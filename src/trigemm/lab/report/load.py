@@ -16,8 +16,13 @@ from typing import Any
 from trigemm.lab import records as files
 from trigemm.lab.records import Broken, Record
 from trigemm.lab.report.rows import problem
+from trigemm.lab.traffic.count import Counts
 
+# Whose versions a time does not depend on, or depends on as it is meant to.
+_OF_NO_ACCOUNT = {"python", "trigemm"}
 _COUNTED = {"kernel": str, "grid": list, "block": list, "lines": list, "source": list}
+_LINE = ("file", "line", "space", *Counts.__slots__)
+_FUNCTION = ("file", "function", "first", "text")
 _MEASURED = {"kernel": str, "shape": dict, "counted": dict, "measured": dict, "device_name": str}
 
 
@@ -62,7 +67,9 @@ def _kind(value: Any) -> tuple[str, str | None]:
     if isinstance(value, dict) and "measured" in value:
         return "measured", _wrong_field(value, _MEASURED)
     if isinstance(value, dict) and "lines" in value:
-        return "counted", _wrong_field(value, _COUNTED)
+        return "counted", _wrong_field(value, _COUNTED) or _incomplete(value, "lines", _LINE) or _incomplete(
+            value, "source", _FUNCTION
+        )
     return "benchmark", files.complaint(value)
 
 
@@ -75,9 +82,19 @@ def _wrong_field(record: Record, types: Mapping[str, type]) -> str | None:
     return None
 
 
+def _incomplete(record: Record, name: str, keys: Iterable[str]) -> str | None:
+    """What is missing in the entries of a list."""
+    for entry in record[name]:
+        for key in keys:
+            if not isinstance(entry, dict) or key not in entry:
+                return f'an entry of "{name}" lacks "{key}"'
+    return None
+
+
 def _other_versions(record: Record, newest: Record) -> str | None:
     theirs, ours = newest["versions"], record["versions"]
-    differing = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
+    names = (theirs.keys() | ours.keys()) - _OF_NO_ACCOUNT
+    differing = sorted(name for name in names if theirs.get(name) != ours.get(name))
     if not differing:
         return None
     name = differing[0]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -62,12 +63,14 @@ def page(loaded: Loaded) -> str:
     """The report of some records, as HTML. Raises ValueError where its libraries are missing."""
     try:
         import jinja2
-        import vl_convert
+
+        library = _library()
     except ImportError as error:
         raise ValueError(f"the HTML report needs {error.name} (pip install 'trigemm[report]')") from None
     passed = [record for record in loaded.benchmarks if record["verdict"] == "pass" and record["median_ms"] is not None]
     shown = sorted(latest(passed), key=lambda record: (record["device"] != "cuda", not is_reference(record), order(record)))
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    judged = sorted(latest(loaded.benchmarks), key=order)
     problems = _problems(shown)
     return environment.from_string(_asset("page.html")).render(
         cards=list(_cards(shown)),
@@ -77,18 +80,26 @@ def page(loaded: Loaded) -> str:
         traffic=list(_traffic(loaded)),
         listings=list(_listings(loaded.counted)),
         listing_headings=HEADINGS,
-        errors=charts.errors(judged) if (judged := latest(loaded.benchmarks)) else None,
+        errors=charts.errors(judged) if judged else None,
         devices=[devices.known(name) for name in devices.names()],
         environments=_environments(loaded.benchmarks),
-        records=_records(sorted(latest(loaded.benchmarks), key=order)),
+        records=_records(judged),
         read=len(loaded.benchmarks) + len(loaded.counted) + len(loaded.measured),
-        superseded=len(loaded.benchmarks) - len(latest(loaded.benchmarks)),
+        superseded=len(loaded.benchmarks) - len(judged),
         skipped=loaded.skipped,
         style=_asset("style.css"),
         script="\n".join(map(_asset, ("explorer.js", "page.js"))),
-        library=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
+        library=library,
         as_json=_as_json,
     )
+
+
+@cache
+def _library() -> str:
+    """Vega-Lite and all that it needs, as JavaScript; takes seconds to put together."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
 def _asset(name: str) -> str:
@@ -138,7 +149,7 @@ def _traffic(loaded: Loaded) -> Iterator[Chart]:
     for record in loaded.measured:
         where = _shape(record)
         for kind, found in (("counted", counted), ("measured", measured)):
-            row = {name.replace("_", " "): value for name, value in record[kind].items()}
+            row = {_counter(name): value for name, value in record[kind].items()}
             found.setdefault(where, {})[record["kernel"]] = {"kernel": record["kernel"], **row}
         devices.setdefault(where, set()).add(record["device_name"])
     for record in loaded.counted:
@@ -157,11 +168,16 @@ def _shape(record: Record) -> str:
     return sizes or "Launches of scripts"
 
 
+def _counter(name: str) -> str:
+    """A counter as the chart calls it: shared_load_wavefronts -> shared loads."""
+    return name.replace("_wavefronts", "s").replace("_", " ")
+
+
 def _counters(record: Record) -> dict[str, int]:
     moved, shared = record.get("global", {}), record.get("shared", {})
     return {
         **{f"{kind} {what}": moved.get(kind, {}).get(what, 0) for kind in ("load", "store") for what in ("requests", "sectors")},
-        **{f"shared {kind} wavefronts": shared.get(kind, {}).get("wavefronts", 0) for kind in ("load", "store")},
+        **{f"shared {kind}s": shared.get(kind, {}).get("wavefronts", 0) for kind in ("load", "store")},
     }
 
 

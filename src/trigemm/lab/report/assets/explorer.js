@@ -199,14 +199,10 @@ function walk({ m, n, k, bm, bn, bk, diagonal }) {
     lines("b", n, k, bn, bk, scales.b, at.b, color);
     lines("c", n, m, bn, bm, scales.c, at.c, color);
     context.fillStyle = color("--ink");
-    context.font = "600 13px system-ui, sans-serif";
-    context.fillText(`a  ${m} × ${k}`, at.a[0], at.a[1] - 7);
-    context.save();
-    context.translate(at.b[0] - 7, at.b[1] + Math.min(K, 96));
-    context.rotate(-Math.PI / 2);
-    context.fillText(`b  ${k} × ${n}`, 0, 0);
-    context.restore();
-    context.fillText(`c  ${m} × ${n}`, at.c[0], at.c[1] - 7);
+    context.font = "600 14px system-ui, sans-serif";
+    context.fillText("a", at.a[0], at.a[1] - 7);
+    context.fillText("b", at.b[0] - 14, at.b[1] + 12);
+    context.fillText("c", at.c[0], at.c[1] - 7);
   }
 
   function lines(matrix, across, down, stepAcross, stepDown, [sx, sy], [x, y], color) {

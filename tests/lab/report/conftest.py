@@ -1,0 +1,19 @@
+"""The page of the committed records, made once."""
+
+from pathlib import Path
+
+import pytest
+
+from trigemm.lab.report import load, page
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="package")
+def loaded():
+    return load(sorted(ROOT.glob("benchmarks/*/*.jsonl")))
+
+
+@pytest.fixture(scope="package")
+def html(loaded):
+    return page(loaded)

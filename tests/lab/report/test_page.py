@@ -1,0 +1,155 @@
+"""The page says what the records say, stands alone, and is safe from what is in them."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from html import escape
+from html.parser import HTMLParser
+
+import pytest
+
+from trigemm.kernels.catalogue import CATALOGUE, LADDER
+from trigemm.lab.records import Broken
+from trigemm.lab.report import charts, page
+from trigemm.lab.report.load import Loaded
+from trigemm.lab.report.source import annotated
+
+pytestmark = pytest.mark.xdist_group("page")  # it is made once
+
+
+class Elements(HTMLParser):
+    """Every element of a page with its attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+def specs(html):
+    return [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', html)]
+
+
+def rows(spec):
+    """All rows of a specification."""
+    return [row for part in (spec, *spec["layer"]) for row in part.get("data", {}).get("values", [])]
+
+
+def test_nothing_is_loaded_from_elsewhere(html):
+    for tag, attributes in Elements(html).found:
+        assert "src" not in attributes, tag
+        if tag == "link":
+            assert attributes["href"].startswith("data:")
+        elif "href" in attributes:
+            assert attributes["href"].startswith("#"), attributes
+    style = html.split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_ids_are_unique_and_links_lead_to_them(html):
+    elements = Elements(html).found
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for _, attributes in elements:
+        for name in ("for", "aria-labelledby"):
+            assert attributes.get(name, ids[0]) in ids
+        if attributes.get("href", "").startswith("#"):
+            assert attributes["href"][1:] in ids
+
+
+def test_each_time_of_the_ladder_is_a_bar(html, loaded):
+    bars = {(row["kernel"], row["median"]) for spec in specs(html) for row in rows(spec) if "p20" in row}
+    ladder = [r for r in loaded.benchmarks if r["operation"] == LADDER and r["device"] == "cuda" and r.get("number")]
+    assert ladder
+    for record in ladder:
+        assert (f"{record['number']} {record['kernel']}", 1e3 * record["median_ms"]) in bars
+
+
+def test_charts_are_told_in_words(html):
+    told = [attributes for _, attributes in Elements(html).found if "data-chart" in attributes]
+    assert len(told) == len(specs(html)) > 5
+    for attributes in told:
+        assert attributes["role"] == "img"
+        assert len(attributes["aria-label"]) > 40
+
+
+def test_counts_of_the_thread_level_rungs_are_their_closed_forms(loaded):
+    known = {spec.name: spec for spec in CATALOGUE if spec.operation == LADDER and spec.predicted_traffic}
+    counted = {record["kernel"]: record for record in loaded.counted}
+    assert known.keys() <= counted.keys()
+    for name, spec in known.items():
+        assert counted[name]["predicted"] == spec.predicted_traffic(**counted[name]["shape"])
+        assert counted[name]["as_predicted"]
+
+
+def test_lines_of_source_carry_their_counts(loaded):
+    record = next(record for record in loaded.counted if record["kernel"] == "naive")
+    functions = list(annotated(record))
+    lines = [row for function in functions for row in function.rows]
+    assert sum(int(row.cells[1].replace(",", "") or 0) for row in lines) == sum(line["sectors"] for line in record["lines"])
+    assert sum(row.heat for row in lines) == pytest.approx(1)
+    (worst,) = [row for row in lines if row.worst]
+    assert "dot" in worst.code
+    plain = re.sub(r"<.*?>", "", "\n".join(row.code for row in functions[0].rows))
+    assert plain == escape(record["source"][0]["text"].rstrip("\n"), quote=False).replace('"', "&quot;").replace("'", "&#39;")
+
+
+def test_skipped_lines_are_listed(tmp_path, loaded):
+    skipped = [Broken(tmp_path / "a.jsonl", 7, "not JSON")]
+    text = page(replace(loaded, skipped=skipped))
+    assert f"<code>{tmp_path / 'a.jsonl'}:7</code> not JSON" in text
+    assert "1 line skipped" in text
+
+
+def test_what_stands_in_a_record_is_text_and_never_code(loaded):
+    evil = "</script><script>alert(1)</script><b>"
+    record = {**loaded.benchmarks[0], "idea": evil, "kernel": evil, "device_name": evil, "commit": evil}
+    counted = {**loaded.counted[0], "source": [{**loaded.counted[0]["source"][0], "text": f"x = '{evil}'\n", "function": evil}]}
+    text = page(Loaded([record, {**record, "kernel": "other"}], [counted], []))
+    assert evil not in text
+    assert "<b>" not in text
+    assert text.count("<script") == page(Loaded()).count("<script") + len(specs(text))
+
+
+def test_sections_without_records_are_left_out():
+    text = page(Loaded())
+    assert 'id="tiles"' in text
+    for section in ("ladder", "operations", "roofline", "traffic", "errors", "records"):
+        assert f'id="{section}"' not in text
+        assert f'href="#{section}"' not in text
+
+
+def test_a_kernel_that_failed_is_in_the_table_and_the_errors_but_has_no_bar(loaded):
+    good = next(record for record in loaded.benchmarks if record["kernel"] == "tiles")
+    timeless = dict.fromkeys(("median_ms", "p20_ms", "p80_ms", "speedup", "speedup_blas", "floor_share", "useful_tflops", "gbps"))
+    bad = {**good, **timeless, "kernel": "wrong", "verdict": "fail", "error_over_budget": 7.5}
+    text = page(Loaded([good, {**good, "kernel": "other"}, bad]))
+    assert "<td>fail</td>" in text
+    assert "750%" in text
+    assert not any(row.get("kernel") == "wrong" for spec in specs(text)[:1] for row in rows(spec))
+
+
+def test_an_infinite_error_has_no_place_on_an_axis(loaded):
+    record = loaded.benchmarks[0]
+    chart = charts.errors([{**record, "error_over_budget": "inf"}, record])
+    assert len(chart.spec["data"]["values"]) == 1
+    assert json.dumps(chart.spec, allow_nan=False)
+
+
+def test_a_ladder_without_ceilings_has_no_floor(loaded):
+    bare = {"floor_ms": None, "floor_share": None, "ceilings": None, "blas_ms": None, "speedup_blas": None}
+    records = [{**record, **bare} for record in loaded.benchmarks if record["kernel"] in ("naive", "shared")]
+    chart = charts.ladder(records)
+    assert "floor" not in json.dumps(chart.spec)
+    assert charts.roofline(records, "H200") is None
+
+
+def test_a_library_that_is_missing_is_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ValueError, match=r"the HTML report needs jinja2 \(pip install 'trigemm\[report\]'\)"):
+        page(Loaded())
