@@ -70,6 +70,17 @@ def test_each_time_of_the_ladder_is_a_bar(html, loaded):
         assert (f"{record['number']} {record['kernel']}", 1e3 * record["median_ms"]) in bars
 
 
+def test_each_count_and_each_measured_count_is_in_the_chart_of_its_shape(html, loaded):
+    shown = {(row["kernel"], row["counter"], row["count"]) for spec in specs(html) for row in rows(spec) if "counter" in row}
+    for record in loaded.measured:
+        for counts in (record["counted"], record["measured"]):
+            for name, value in counts.items():
+                counter = name.replace("_wavefronts", "s").replace("_", " ")
+                assert ((record["kernel"], counter, value) in shown) == (value > 0)
+    shared = next(record for record in loaded.counted if record["kernel"] == "shared")
+    assert ("shared", "shared loads", shared["shared"]["load"]["wavefronts"]) in shown
+
+
 def test_charts_are_told_in_words(html):
     told = [attributes for _, attributes in Elements(html).found if "data-chart" in attributes]
     assert len(told) == len(specs(html)) > 5

@@ -8,7 +8,7 @@ from trigemm.lab.records import Record
 from trigemm.lab.traffic.count import Counts
 from trigemm.lab.traffic.tables import waste
 
-HEADINGS = ("requests", "sectors", "sectors a request", "wavefronts", "conflicts")
+HEADINGS = ("requests", "sectors", "per request", "wavefronts", "conflicts")
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,7 @@ from collections.abc import Sequence
 from trigemm.lab.records import Record
 from trigemm.lab.report.charts.vega import INK, Chart, Spec, chart_spec, legend, logarithmic
 
-COUNTERS = (
-    "load requests",
-    "load sectors",
-    "store requests",
-    "store sectors",
-    "shared load wavefronts",
-    "shared store wavefronts",
-)
+COUNTERS = ("load requests", "load sectors", "store requests", "store sectors", "shared loads", "shared stores")
 
 
 def traffic(counted: Sequence[Record], measured: Sequence[Record], title: str, caption: str) -> Chart:
