@@ -142,10 +142,12 @@ def test_generation_on_a_gpu(models, family, cache):
 @pytest.mark.parametrize("side", ["none", "left"])
 def test_a_prompt_in_pieces(models, family, side, static):
     """Several queries behind a cache: T > 1 and S > T."""
-    from transformers import DynamicCache, StaticCache
+    from transformers import DynamicCache, StaticCache, __version__
 
     from trigemm.integrations.transformers import attention_weights
 
+    if static and family == "gemma3" and __version__.startswith("4.56"):
+        pytest.skip("a full sliding cache takes one token at a time in this release")
     tokens, mask = models.tokens(), models.padding(side)
     _, weights = eager(models, family, tokens, mask)
     positions = (mask.cumsum(1) - 1).clamp(min=0)

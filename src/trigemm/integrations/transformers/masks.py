@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers.masking_utils import causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
+from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 
 class Keys(NamedTuple):
@@ -48,7 +48,9 @@ def padding_mask(
         q_length, q_offset = len(cache_position), cache_position[0]
     if q_length == 1:
         return _library_mask(allow_is_causal_skip=allow_is_causal_skip, **others)
-    if mask_function is not causal_mask_function and not _is_window(mask_function, local_size):
+    # The library allows itself to skip no mask of packed sequences and overlays; chunks it would skip where there is one only.
+    chunked = getattr(others.get("config"), "attention_chunk_size", None) is not None
+    if mask_function is not causal_mask_function and (chunked or not allow_is_causal_skip):
         return _library_mask(allow_is_causal_skip=False, **others)
     filled = kv_length if kv_length == q_length else int(q_offset) + q_length - kv_offset
     if attention_mask is not None:
@@ -65,20 +67,6 @@ def padding_mask(
 def _library_mask(**arguments: Any) -> Tensor | None:
     mask: Tensor | None = sdpa_mask(**arguments)
     return mask
-
-
-def _is_window(mask_function: Callable[..., Any], size: int | None) -> bool:
-    """Whether the function is the library's causal sliding window of that size: the same code, closed over the same values."""
-
-    def same(a: Any, b: Any) -> bool:
-        if hasattr(a, "__code__") and hasattr(b, "__code__"):
-            inside = ([cell.cell_contents for cell in f.__closure__ or ()] for f in (a, b))
-            return a.__code__ is b.__code__ and all(map(same, *inside))
-        if isinstance(a, tuple) and isinstance(b, tuple):
-            return len(a) == len(b) and all(map(same, a, b))
-        return isinstance(a, int) and isinstance(b, int) and a == b
-
-    return size is not None and same(mask_function, sliding_window_causal_mask_function(size))
 
 
 def visible_keys(mask: Any, queries: int, keys: int, window: int | None, *, bottom_right: bool) -> Keys:

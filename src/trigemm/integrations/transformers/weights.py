@@ -162,7 +162,7 @@ def _attention_layers(model: nn.Module) -> dict[int, nn.Module]:
         raise ValueError(f"attention_weights: {type(model).__name__} has an encoder; only decoder-only models are supported")
     if any(module.training and getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         raise ValueError(
-            "attention_weights: gradient checkpointing runs layers twice; call model.gradient_checkpointing_disable() first"
+            "attention_weights: gradient checkpointing runs layers twice, and is not supported; call model.eval() or disable it"
         )
     modules = [module for module in model.modules() if _dispatches(module)]
     causal = [module for module in modules if is_causal(module)]
