@@ -1,5 +1,6 @@
 # make bench   install into .venv and time the kernels on the device that is there
 # make test    install the test tools too, and run every check
+# make docs    build the documentation into build/site; make serve shows it, and follows changes
 # Settings: PYTHON (any Python >= 3.11), VENV, WORKERS (test processes), THREADS (of the BLAS in each), BENCH and PYTEST (more arguments)
 
 VENV    ?= .venv
@@ -15,7 +16,7 @@ BIN     := $(VENV)/bin
 EXTRAS  := $(if $(shell command -v nvidia-smi),cuda,lab)
 INSTALL  = $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: bench test lint
+.PHONY: bench test lint docs serve
 .DELETE_ON_ERROR:
 
 bench: $(VENV)/.installed-bench
@@ -29,6 +30,13 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	@echo build/site/index.html
+
+serve: $(VENV)/.installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --watch src --watch benchmarks
 
 $(VENV)/pyvenv.cfg:
 	@test -n "$(PYTHON)" || { echo "trigemm needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
