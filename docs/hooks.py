@@ -13,10 +13,11 @@ from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 
 from trigemm.cli.main import app
+from trigemm.kernels.catalogue import CATALOGUE
 from trigemm.lab import report
 
 ROOT = Path(__file__).parents[1]
-MARKER = re.compile(r"<!-- (table|command):(\S+) -->")
+MARKER = re.compile(r"<!-- (table|command|rungs):(\S+) -->")
 LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -46,8 +47,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Puts tables and commands where a page asks for them: <!-- table:NAME -->, <!-- command:NAME -->."""
-    return MARKER.sub(lambda found: _table(found[2]) if found[1] == "table" else _command(found[2]), markdown)
+    """Puts things where a page asks for them: <!-- table:NAME -->, <!-- command:NAME -->, <!-- rungs:OPERATION -->."""
+    make = {"table": _table, "command": _command, "rungs": _rungs}
+    return MARKER.sub(lambda found: make[found[1]](found[2]), markdown)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -61,6 +63,16 @@ def _records() -> report.Loaded:
 
 def _table(name: str) -> str:
     return report.table(name, _records().benchmarks)
+
+
+def _rungs(operation: str) -> str:
+    """The kernels of an operation, as the catalogue has them."""
+    rows = [
+        f"| {spec.number} {spec.name} | {spec.idea} | `{spec.entry_point.split(':')[0].removeprefix('trigemm.')}` |"
+        for spec in CATALOGUE
+        if spec.operation == operation
+    ]
+    return "\n".join(["| rung | idea | module of trigemm |", "|---|---|---|", *rows])
 
 
 def _command(name: str) -> str:

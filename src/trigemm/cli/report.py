@@ -47,7 +47,7 @@ def report(
             typer.echo(f"skipped {line}", err=True)
         kept = loaded.benchmarks
         tables = markdown or update is not None or plot is not None or output is None
-        if not kept and (tables or not (loaded.counted or loaded.measured)):
+        if not kept and (tables or not (loaded.counted or loaded.measured or loaded.searches)):
             typer.echo(f"error: there is no benchmark record in {', '.join(map(str, paths))}", err=True)
             raise typer.Exit(1)
         if update is not None:

@@ -30,6 +30,15 @@ BENCHMARK = {
 }
 COUNTED = {"kernel": "naive", "grid": [1, 1, 1], "block": [1, 1, 1], "lines": [], "source": []}
 MEASURED = {"kernel": "naive", "shape": {"T": 1}, "counted": {}, "measured": {}, "device_name": "H200"}
+SEARCH = {
+    "m": 1,
+    "n": 2,
+    "k": 3,
+    "dtype": "float16",
+    "device_name": "H200",
+    "device": {},
+    "tiles": [{"block": [1], "median_ms": 1.0}],
+}
 
 
 @pytest.fixture
@@ -43,10 +52,11 @@ def file(tmp_path):
 
 
 def test_kinds_may_stand_in_one_file_and_keep_their_order(file):
-    loaded = load([file(MEASURED, BENCHMARK, COUNTED, {**COUNTED, "kernel": "shared"})])
+    loaded = load([file(MEASURED, BENCHMARK, COUNTED, SEARCH, {**COUNTED, "kernel": "shared"})])
     assert loaded.benchmarks == [BENCHMARK]
     assert [record["kernel"] for record in loaded.counted] == ["naive", "shared"]
     assert loaded.measured == [MEASURED]
+    assert loaded.searches == [SEARCH]
     assert loaded.skipped == []
 
 
@@ -59,6 +69,8 @@ def test_kinds_may_stand_in_one_file_and_keep_their_order(file):
         ({**BENCHMARK, "speedup": 2.0}, '"speedup" 2.0 is not "baseline_ms" 3.0 / "median_ms" 1.0'),
         ({name: value for name, value in COUNTED.items() if name != "source"}, 'field "source" is missing'),
         ({**COUNTED, "grid": 3}, 'field "grid" cannot be 3'),
+        ({**SEARCH, "m": "1"}, "field \"m\" cannot be '1'"),
+        ({**SEARCH, "tiles": [{"block": [1], "refused": "shared memory"}]}, 'no entry of "tiles" has a time'),
         ({**MEASURED, "counted": None}, 'field "counted" cannot be None'),
     ],
 )
@@ -75,6 +87,7 @@ def test_what_is_no_record_is_named_by_file_and_line(file, line, reason):
     [
         ({**COUNTED, "lines": [{"file": "a.py"}]}, "lines"),
         ({**COUNTED, "source": [{"function": "f"}]}, "source"),
+        ({**SEARCH, "tiles": [{"median_ms": 1.0}]}, "block"),
     ],
 )
 def test_counts_without_their_places_are_named(file, line, field):

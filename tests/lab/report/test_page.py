@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html import escape
 from html.parser import HTMLParser
 
@@ -14,6 +14,7 @@ from trigemm.lab.records import Broken
 from trigemm.lab.report import charts, page
 from trigemm.lab.report.load import Loaded
 from trigemm.lab.report.source import annotated
+from trigemm.tiling import known, plan
 
 pytestmark = pytest.mark.xdist_group("page")  # it is made once
 
@@ -158,6 +159,31 @@ def test_a_ladder_without_ceilings_has_no_floor(loaded):
     chart = charts.ladder(records)
     assert "floor" not in json.dumps(chart.spec)
     assert charts.roofline(records, "H200") is None
+
+
+def test_a_problem_with_one_kernel_is_a_bar_of_its_speedup(loaded):
+    alone = {**loaded.benchmarks[0], "operation": "tensor.softmax", "shape": {"elements": 1000, "axis0": 10}, "speedup": 1.5}
+    slower = {**alone, "operation": "tensor.sum", "speedup": 0.5}
+    text = page(Loaded([alone, slower, *loaded.benchmarks]))
+    assert f">tensor: {alone['device_name']}</h3>" in text
+    bars = {row["problem"]: row for spec in specs(text) for row in rows(spec) if "faster" in row}
+    assert bars["tensor.softmax, elements=1000 axis0=10, float32 highest"]["text"] == "1.50x"
+    assert not bars["tensor.sum, elements=1000 axis0=10, float32 highest"]["faster"]
+    assert len(bars) == 2
+
+
+def test_the_picked_tile_stands_among_all_that_were_timed():
+    device = known("h200")
+    ordered = plan(1024, 1024, 1024, "bfloat16", device).candidates
+    times = {candidate.block: 0.1 + 0.01 * i for i, candidate in enumerate(ordered)}
+    tiles = [{"block": list(block), "median_ms": ms} for block, ms in reversed(times.items())]
+    search = {"m": 1024, "n": 1024, "k": 1024, "dtype": "bfloat16", "device": asdict(device), "device_name": device.name}
+    chart = charts.tiles([{**search, "tiles": [*tiles, {"block": [512, 512, 512], "refused": "registers"}]}], "H200")
+    points = [row for row in rows(chart.spec) if "tile" in row]
+    assert len(points) == len(ordered)
+    (picked,) = [row for row in points if row["what"] == "picked"]
+    assert picked["ratio"] == 1
+    assert "takes 1.00 times as long" in chart.alt
 
 
 def test_a_library_that_is_missing_is_one_sentence(monkeypatch):

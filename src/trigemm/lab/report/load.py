@@ -3,6 +3,7 @@
     benchmarks   from `trigemm bench`
     counted      from `trigemm traffic`: what a kernel asks of memory, line by line, with its source
     measured     from `trigemm traffic --nsight`: the same beside what a GPU's counters say
+    searches     from `benchmarks/tiles.py`: the times of all tiles that suit a product
 
 Times that are set side by side must come from the same versions of everything: of one device and problem, what was measured with
 other versions than the latest is left out, and named too.
@@ -24,6 +25,7 @@ _COUNTED = {"kernel": str, "grid": list, "block": list, "lines": list, "source":
 _LINE = ("file", "line", "space", *Counts.__slots__)
 _FUNCTION = ("file", "function", "first", "text")
 _MEASURED = {"kernel": str, "shape": dict, "counted": dict, "measured": dict, "device_name": str}
+_SEARCH = {"m": int, "n": int, "k": int, "dtype": str, "tiles": list, "device": dict, "device_name": str}
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Loaded:
     benchmarks: list[Record] = field(default_factory=list)
     counted: list[Record] = field(default_factory=list)
     measured: list[Record] = field(default_factory=list)
+    searches: list[Record] = field(default_factory=list)
     skipped: list[Broken] = field(default_factory=list)
 
 
@@ -44,10 +47,10 @@ def load(paths: Iterable[Path]) -> Loaded:
         kind, reason = _kind(value)
         if reason is not None:
             found.skipped.append(Broken(path, number, reason))
-        elif kind == "benchmark":
+        elif kind == "benchmarks":
             benchmarks.append((path, number, value))
         else:
-            (found.counted if kind == "counted" else found.measured).append(value)
+            getattr(found, kind).append(value)
     newest: dict[object, Record] = {}
     for _, _, record in sorted(benchmarks, key=lambda row: str(row[2].get("when", ""))):
         newest[problem(record)] = record
@@ -61,16 +64,18 @@ def load(paths: Iterable[Path]) -> Loaded:
 
 
 def _kind(value: Any) -> tuple[str, str | None]:
-    """What kind of record a line holds, and what is wrong with it."""
+    """Which list of `Loaded` a line belongs to, and what is wrong with it."""
     if isinstance(value, Broken):
         return "", value.reason
     if isinstance(value, dict) and "measured" in value:
         return "measured", _wrong_field(value, _MEASURED)
+    if isinstance(value, dict) and "tiles" in value:
+        return "searches", _wrong_field(value, _SEARCH) or _incomplete(value, "tiles", ("block",)) or _untimed(value)
     if isinstance(value, dict) and "lines" in value:
         return "counted", _wrong_field(value, _COUNTED) or _incomplete(value, "lines", _LINE) or _incomplete(
             value, "source", _FUNCTION
         )
-    return "benchmark", files.complaint(value)
+    return "benchmarks", files.complaint(value)
 
 
 def _wrong_field(record: Record, types: Mapping[str, type]) -> str | None:
@@ -89,6 +94,10 @@ def _incomplete(record: Record, name: str, keys: Iterable[str]) -> str | None:
             if not isinstance(entry, dict) or key not in entry:
                 return f'an entry of "{name}" lacks "{key}"'
     return None
+
+
+def _untimed(record: Record) -> str | None:
+    return None if any(tile.get("median_ms") for tile in record["tiles"]) else 'no entry of "tiles" has a time'
 
 
 def _other_versions(record: Record, newest: Record) -> str | None:

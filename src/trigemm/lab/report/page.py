@@ -76,15 +76,17 @@ def page(loaded: Loaded) -> str:
         cards=list(_cards(shown)),
         ladders=[charts.ladder(group) for group in problems if group[0]["operation"] == LADDER],
         operations=[charts.ladder(group) for group in problems if group[0]["operation"] != LADDER],
+        singles=list(_singles(shown)),
         rooflines=list(_rooflines(shown)),
         traffic=list(_traffic(loaded)),
         listings=list(_listings(loaded.counted)),
         listing_headings=HEADINGS,
+        searches=list(_searches(loaded.searches)),
         errors=charts.errors(judged) if judged else None,
         devices=[devices.known(name) for name in devices.names()],
         environments=_environments(loaded.benchmarks),
         records=_records(judged),
-        read=len(loaded.benchmarks) + len(loaded.counted) + len(loaded.measured),
+        read=sum(map(len, (loaded.benchmarks, loaded.counted, loaded.measured, loaded.searches))),
         superseded=len(loaded.benchmarks) - len(judged),
         skipped=loaded.skipped,
         style=_asset("style.css"),
@@ -117,6 +119,24 @@ def _problems(records: Iterable[Record]) -> list[list[Record]]:
     for record in records:
         found.setdefault(problem(record), []).append(record)
     return [group for group in found.values() if len(group) > 1]
+
+
+def _singles(records: Sequence[Record]) -> Iterator[Chart]:
+    """Problems of which one kernel was kept, with its speedup: a chart a device and family of operations."""
+    compared = {problem(record) for group in _problems(records) for record in group}
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        if problem(record) not in compared and record["speedup"]:
+            family, dot, _ = record["operation"].rpartition(".")
+            found.setdefault(f"{family}{': ' if dot else ''}{device_name(record)}", []).append(record)
+    return (charts.speedups(group, title) for title, group in found.items())
+
+
+def _searches(records: Sequence[Record]) -> Iterator[Chart]:
+    """A chart a device; of several searches of one product the last counts."""
+    for name in distinct(record["device_name"] for record in records):
+        found = {(r["m"], r["n"], r["k"], r["dtype"]): r for r in records if r["device_name"] == name}
+        yield charts.tiles(list(found.values()), name)
 
 
 def _cards(records: Sequence[Record]) -> Iterator[Card]:

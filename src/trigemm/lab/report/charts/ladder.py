@@ -38,13 +38,13 @@ def ladder(records: Sequence[Record]) -> Chart:
             "encoding": {"x": {**x, "field": "p20"}, "x2": {"field": "p80"}},
         },
     ]
-    beneath = caption(records)
+    beneath = f"Median, speedup over the baseline, share of the floor. {caption(records)}"
     if blas is not None:
         name, ms = blas
         layers.append(dashed_line(factor * ms, x))
         beneath = (
             f"Median, speedup over {name}'s full product alone ({digits(factor * ms)} {unit}, dashed), share of the floor. "
-            f"{beneath}"
+            f"{caption(records)}"
         )
     layers += words({"text": {"field": "kernel"}, "x": {"value": 0}}, align="left", dy=-13, fontWeight=600)
     layers += words({"text": {"field": "text"}, "x": {"value": "width"}}, align="right", dy=-13)
@@ -64,8 +64,9 @@ def ladder(records: Sequence[Record]) -> Chart:
 def _row(record: Record, beside: Sequence[Record], unit: str, factor: float) -> Spec:
     median, p20, p80 = (factor * record[name] for name in ("median_ms", "p20_ms", "p80_ms"))
     against = [f"{digits(median)} {unit}"]
-    if record.get("speedup_blas"):
-        against.append(times(record["speedup_blas"]))
+    ratio = record.get("speedup_blas") or record["speedup"]
+    if ratio:
+        against.append(times(ratio))
     if record["floor_share"]:
         against.append(percent(record["floor_share"]))
     fastest = record["median_ms"] == min(other["median_ms"] for other in beside)
