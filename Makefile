@@ -1,5 +1,6 @@
 # make bench   install into .venv and time the kernels on the device that is there
 # make test    install the test tools too, and run every check
+# make tutorial   run the notebooks and store what they print
 # make docs    build the documentation into build/site; make serve shows it, and follows changes
 # Settings: PYTHON (any Python >= 3.11), VENV, WORKERS (test processes), THREADS (of the BLAS in each), BENCH and PYTEST (more arguments)
 
@@ -16,7 +17,7 @@ BIN     := $(VENV)/bin
 EXTRAS  := $(if $(shell command -v nvidia-smi),cuda,lab)
 INSTALL  = $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: bench test lint docs serve
+.PHONY: bench test lint tutorial docs serve
 .DELETE_ON_ERROR:
 
 bench: $(VENV)/.installed-bench
@@ -37,6 +38,9 @@ docs: $(VENV)/.installed-test
 
 serve: $(VENV)/.installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --watch src --watch benchmarks
+
+tutorial: $(VENV)/.installed-test
+	$(BIN)/jupyter execute --inplace --NotebookClient.record_timing=False tutorial/*.ipynb
 
 $(VENV)/pyvenv.cfg:
 	@test -n "$(PYTHON)" || { echo "trigemm needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
