@@ -82,7 +82,7 @@ def page(loaded: Loaded) -> str:
         listings=list(_listings(loaded.counted)),
         listing_headings=HEADINGS,
         searches=list(_searches(loaded.searches)),
-        errors=charts.errors(judged) if judged else None,
+        errors=charts.errors(known) if (known := [r for r in judged if r["error_over_budget"] is not None]) else None,
         devices=[devices.known(name) for name in devices.names()],
         environments=_environments(loaded.benchmarks),
         records=_records(judged),
@@ -140,18 +140,20 @@ def _searches(records: Sequence[Record]) -> Iterator[Chart]:
 
 
 def _cards(records: Sequence[Record]) -> Iterator[Card]:
-    """The fastest kernel of each problem that has a baseline beside it."""
+    """The fastest kernel against the BLAS: a card an operation, arithmetic and device, at the first of their shapes."""
+    seen = set()
     for group in _problems(records):
         kernels = [record for record in group if record.get("number") and record.get("speedup_blas")]
         blas = fastest_blas(group)
         if not kernels or blas is None:
             continue
         best = min(kernels, key=lambda record: float(record["median_ms"]))
-        yield Card(
-            f"{best['operation']}, {arithmetic(best)}",
-            times(best["speedup_blas"]),
-            f"{best['kernel']} against {blas[0]}'s full product, {sizes(best)}, on {device_name(best)}",
-        )
+        what = f"{best['operation']}, {arithmetic(best)}"
+        where = device_name(best)
+        if (what, where) not in seen:
+            seen.add((what, where))
+            text = f"{best['kernel']} against {blas[0]}'s full product, {sizes(best)}, on {where}"
+            yield Card(what, times(best["speedup_blas"]), text)
 
 
 def _rooflines(records: Sequence[Record]) -> Iterator[Chart]:

@@ -43,7 +43,7 @@ def errors(records: Sequence[Record]) -> Chart:
             },
         },
         dashed_line(1, x),
-        *words(
+        words(
             {"text": {"field": "kernel"}, "x": {"value": 0}},
             {"values": [{"kernel": name} for name in distinct(row["kernel"] for row in rows)]},
             align="left",

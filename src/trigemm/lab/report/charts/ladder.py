@@ -46,10 +46,11 @@ def ladder(records: Sequence[Record]) -> Chart:
             f"Median, speedup over {name}'s full product alone ({digits(factor * ms)} {unit}, dashed), share of the floor. "
             f"{caption(records)}"
         )
-    layers += words({"text": {"field": "kernel"}, "x": {"value": 0}}, align="left", dy=-13, fontWeight=600)
-    layers += words({"text": {"field": "text"}, "x": {"value": "width"}}, align="right", dy=-13)
+    layers.append(words({"text": {"field": "kernel"}, "x": {"value": 0}}, align="left", dy=-13, fontWeight=600))
+    layers.append(words({"text": {"field": "text"}, "x": {"value": "width"}}, align="right", dy=-13))
+    fill = "" if records[0]["fill"] is None else f", fill {records[0]['fill']}"
     return Chart(
-        f"{records[0]['operation']}, {sizes(records[0])}, {records[0]['dtype']}, on {device_name(records[0])}",
+        f"{records[0]['operation']}, {sizes(records[0])}, {records[0]['dtype']}{fill}, on {device_name(records[0])}",
         "; ".join(f"{row['kernel']}: {row['text']}" for row in rows),
         beneath,
         chart_spec(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trigemm.lab.records import Record
-from trigemm.lab.report.charts.vega import PAPER, Chart, Spec, chart_spec, legend, logarithmic, words
+from trigemm.lab.report.charts.vega import Chart, Spec, chart_spec, legend, logarithmic, words
 from trigemm.lab.report.rows import arithmetic, digits, distinct, label, percent, sizes
 
 
@@ -54,7 +54,7 @@ def roofline(records: Sequence[Record], device: str) -> Chart | None:
         },
         {
             "data": {"values": points},
-            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0.9, "stroke": PAPER, "strokeWidth": 0.5},
+            "mark": {"type": "point", "filled": True, "size": 60, "opacity": 0.9, "stroke": "var(--paper)", "strokeWidth": 0.5},
             "encoding": {
                 "x": x,
                 "y": y,
@@ -69,7 +69,7 @@ def roofline(records: Sequence[Record], device: str) -> Chart | None:
                 ],
             },
         },
-        *words({"x": x, "y": y, "text": {"field": "kernel"}}, {"values": list(named.values())}, align="left", dx=8, dy=-5),
+        words({"x": x, "y": y, "text": {"field": "kernel"}}, {"values": list(named.values())}, align="left", dx=8, dy=-5),
     ]
     rates_in_words = (
         f"{p['kernel']} ({p['problem']}, {p['arithmetic']}): {digits(p['rate'])} TFLOP/s, {p['of the floor']} of the floor"

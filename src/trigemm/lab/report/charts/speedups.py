@@ -43,8 +43,8 @@ def speedups(records: Sequence[Record], title: str) -> Chart:
             },
         },
         dashed_line(1, x),
-        *words({"text": {"field": "problem"}, "x": {"value": 0}}, align="left", dy=-11),
-        *words({"text": {"field": "text"}, "x": {"value": "width"}}, align="right", dy=6, fontWeight=600),
+        words({"text": {"field": "problem"}, "x": {"value": 0}}, align="left", dy=-11),
+        words({"text": {"field": "text"}, "x": {"value": "width"}}, align="right", dy=6, fontWeight=600),
     ]
     return Chart(
         title,

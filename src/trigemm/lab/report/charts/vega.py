@@ -5,7 +5,7 @@ from typing import Any
 
 Spec = dict[str, Any]
 
-INK, PAPER = "var(--ink)", "var(--paper)"
+INK = "var(--ink)"
 SERIES = [f"var(--series-{i})" for i in range(1, 7)]
 
 
@@ -77,9 +77,7 @@ def dashed_line(at: float, channel: Spec) -> Spec:
     }
 
 
-def words(encoding: Spec, data: Spec | None = None, **mark: Any) -> list[Spec]:
-    """Text, on a ground of the page's colour so that no line crosses it."""
-    ground = {"type": "text", "stroke": PAPER, "strokeWidth": 4, "strokeJoin": "round", "tooltip": None}
-    text = {"type": "text", "color": INK, "tooltip": None}
-    shared: Spec = {"encoding": encoding} if data is None else {"data": data, "encoding": encoding}
-    return [{"mark": {**kind, **mark}, **shared} for kind in (ground, text)]
+def words(encoding: Spec, data: Spec | None = None, **mark: Any) -> Spec:
+    """Text; the page's style puts it on a ground of its own, so that no line crosses it."""
+    text = {"type": "text", "color": INK, "tooltip": None, **mark}
+    return {"mark": text, "encoding": encoding} if data is None else {"data": data, "mark": text, "encoding": encoding}
