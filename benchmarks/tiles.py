@@ -57,6 +57,12 @@ def operands(m, n, k, dtype):
     return a.to(dtype), b.to(dtype), torch.full((m, n), float("nan"), dtype=dtype, device=DEVICE)
 
 
+def measured_ceilings():
+    """GB/s of a copy and TFLOP/s of a product of 16-bit floats."""
+    found = ceilings(DEVICE, torch.float16)
+    return found.copy_gbps, found.gemm_tflops
+
+
 def compile_ahead(dtype, block, num_warps, num_stages):
     """Put one compiled kernel into Triton's cache on disk, in a process of its own. What it says is why it cannot be."""
     a, b, c = operands(256, 256, 256, dtype)
@@ -177,11 +183,7 @@ def fit(kept):
 def measure(options):
     dtype = getattr(torch, options.dtype)
     shapes = [tuple(map(int, shape.split(","))) for shape in options.shape] or SHAPES
-    if DEVICE == "cuda":
-        measured = ceilings(DEVICE, torch.float16)
-        device = devices.here(lambda: (measured.copy_gbps, measured.gemm_tflops))
-    else:
-        device = devices.known("h200")
+    device = devices.here(measured_ceilings) if DEVICE == "cuda" else devices.known("h200")
     everything = {candidate.block: candidate for shape in shapes for candidate in plan(*shape, dtype, device).candidates}
     broken = {}
     if DEVICE == "cuda":
