@@ -60,7 +60,13 @@ def test_wheel_holds_the_typed_package(dist):
     (wheel,) = dist.glob("*.whl")
     assert wheel.name == f"trigemm-{trigemm.__version__}-py3-none-any.whl"
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"trigemm/py.typed", "trigemm/triangle.py", "trigemm/cli/main.py", "trigemm/lab/report/assets/page.html"} <= set(names)
+    assert {
+        "trigemm/py.typed",
+        "trigemm/triangle.py",
+        "trigemm/cli/main.py",
+        "trigemm/lab/report/assets/page.html",
+        "trigemm/tiling/devices.toml",
+    } <= set(names)
     assert {name.split("/")[0] for name in names} == {"trigemm", f"trigemm-{trigemm.__version__}.dist-info"}
 
 

@@ -59,7 +59,7 @@ class Candidate:
     traffic       elements and bytes between global memory and the chip
     reuse         multiplications made with each element loaded
     intensity     useful floating-point operations for each byte loaded or stored
-    shared_bytes  of shared memory, for `num_stages` steps that are under way
+    shared_bytes  of shared memory, at most, for `num_stages` steps that are under way
     registers     of a thread: an estimate
     per_sm        tiles that a multiprocessor holds at the same time; 0: it cannot hold one
     waves         of tiles over the device
