@@ -207,7 +207,7 @@ def test_nan_goes_through_max(backend):
     assert np.isnan(Tensor([[1.0, float("nan"), 2.0]], backend).max().item())
 
 
-@pytest.mark.parametrize("shape", [(7, 300), (33, 21), (2, 3, 5, 33), (5,), (3, 1), (2, 5000)])
+@pytest.mark.parametrize("shape", [(7, 300), (33, 21), (2, 3, 5, 33), (5,), (3, 1), (2, 20_000)])
 def test_softmax(shape, inputs, dtype, agrees):
     x = inputs(*shape, dtype=dtype)
     agrees(x.softmax(), lambda x: x.softmax(-1), x, magnitude=1e-4)
@@ -305,8 +305,9 @@ def test_scatter_add(inputs, agrees):
     agrees(scatter_add(updates, indices, 8), theirs, updates, indices, magnitude=theirs)
 
 
-def test_cross_entropy(inputs, agrees):
-    logits, targets = inputs(33, 300), inputs.indices(33, below=300)
+@pytest.mark.parametrize("shape", [(33, 300), (2, 20_000)])
+def test_cross_entropy(shape, inputs, agrees):
+    logits, targets = inputs(*shape), inputs.indices(shape[0], below=shape[1])
     agrees(cross_entropy(logits, targets), F.cross_entropy, logits, targets)
 
 
@@ -316,17 +317,18 @@ def test_cross_entropy_of_each_row(inputs, backend, dtype, agrees):
     agrees(each, lambda x, t: F.cross_entropy(x, t, reduction="none"), logits, targets)
 
 
-def test_cross_entropy_backward(inputs, backend, agrees):
-    grad, logits, targets = inputs(33), inputs(33, 300), inputs.indices(33, below=300)
+@pytest.mark.parametrize("shape", [(33, 300), (2, 20_000)])
+def test_cross_entropy_backward(shape, inputs, backend, agrees):
+    grad, logits, targets = inputs(shape[0]), inputs(*shape), inputs.indices(shape[0], below=shape[1])
     result = logits.like(backend.cross_entropy_backward(grad.array, logits.array, targets.array))
 
     def theirs(g, x, t):
-        return g[:, None] * (x.softmax(-1) - F.one_hot(t, 300))
+        return g[:, None] * (x.softmax(-1) - F.one_hot(t, shape[1]))
 
     agrees(result, theirs, grad, logits, targets, magnitude=1.0)
 
 
-@pytest.mark.parametrize("shape", [(7, 300), (4, 9, 33), (5,)])
+@pytest.mark.parametrize("shape", [(7, 300), (4, 9, 33), (5,), (2, 20_000)])
 def test_layer_norm(shape, inputs, dtype, agrees):
     x, weight, bias = inputs(*shape, dtype=dtype), inputs(shape[-1], dtype=dtype), inputs(shape[-1], dtype=dtype)
     agrees(layer_norm(x, weight, bias), lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), x, weight, bias, magnitude=3.0)
@@ -336,6 +338,65 @@ def test_layer_norm_of_a_large_mean(inputs, agrees):
     """The variance is of what is left after the mean is taken away; a mean of squares would lose it."""
     x, weight, bias = inputs(7, 300, low=999.0, high=1001.0), inputs(300), inputs(300)
     agrees(layer_norm(x, weight, bias), lambda x, w, b: F.layer_norm(x, (300,), w, b), x, weight, bias, rtol=1e-3, magnitude=1.0)
+
+
+@pytest.mark.parametrize("shape", [(33, 21), (130, 40), (2, 20_000)])
+def test_layer_norm_backward(shape, inputs, backend, agrees):
+    grad, x, weight = inputs(*shape), inputs(*shape), inputs(shape[1])
+    _, mean, rstd = backend.layer_norm(x.array, weight.array, weight.array, 1e-5)
+    results = backend.layer_norm_backward(grad.array, x.array, weight.array, mean, rstd)
+
+    def theirs(number):
+        def gradient(g, x, w):
+            inputs = [x.clone().requires_grad_(), w.clone().requires_grad_(), torch.zeros_like(w).requires_grad_()]
+            return torch.autograd.grad(F.layer_norm(inputs[0], x.shape[1:], *inputs[1:]), inputs, g)[number]
+
+        return gradient
+
+    for number, (result, magnitude) in enumerate(zip(results, (10.0, shape[0], shape[0]), strict=True)):
+        agrees(x.like(result), theirs(number), grad, x, weight, magnitude=magnitude)
+
+
+def test_rows_that_begin_anywhere(inputs, agrees):
+    """Slices of an odd number of elements: addresses that no vector load takes."""
+    x, y, column = inputs(5, 7, 9)[1:3], inputs(4, 63)[3].reshape(7, 9), inputs(5, 7, 1)[1:3]
+    agrees(x + y, torch.add, x, y)
+    agrees(x * column, torch.mul, x, column)
+    agrees(x.exp(), torch.exp, x)
+    agrees(x.T, lambda x: x.mT, x)
+    agrees(x.softmax(), lambda x: x.softmax(-1), x)
+    agrees(x.sum(0), lambda x: x.sum(0), x, magnitude=1.0)
+
+
+@pytest.mark.parametrize("shape", [(1, 9_001, 1), (2, 9_001, 2), (2, 600, 40)])
+def test_reductions_of_long_axes(shape, inputs, agrees):
+    """Cut into pieces on a GPU: twice, since what counts the pieces must be zero again."""
+    x = inputs(*shape)
+    for _ in range(2):
+        agrees(x.sum(1), lambda x: x.sum(1), x, magnitude=lambda x: x.sum(1))
+        agrees(x.max(1), lambda x: x.amax(1), x)
+    broken = Tensor(np.where(np.arange(x.size).reshape(shape) == x.size - 1, np.nan, x.numpy()), x.backend)
+    assert np.isnan(broken.max(1).numpy()).sum() == 1
+
+
+def test_scatter_add_adds_in_the_order_of_the_updates(backend):
+    """In float32, and in one order: the same bits in every run, as a running sum has them here."""
+    updates = np.array([1e8, 1.0, -1e8, 1.0, 5.0], np.float32)[:, None]
+    first = scatter_add(Tensor(updates, backend), Tensor([1, 1, 1, 1, 0], backend), 2).numpy()
+    assert first[0, 0] == 5.0
+    for _ in range(3):
+        again = scatter_add(Tensor(updates, backend), Tensor([1, 1, 1, 1, 0], backend), 2).numpy()
+        assert np.array_equal(first, again)
+
+
+def test_adamw_takes_its_numbers_from_tensors_too(inputs, near):
+    x, grad = inputs(7, 33), inputs(7, 33)
+    for step in (1, 5, 1000):
+        plain = adamw(x, grad, x * 0.1, x * x, step=step, lr=0.05, betas=(0.8, 0.999))
+        stored = adamw(x, grad, x * 0.1, x * x, step=x.like(x.backend.full((), step, "int64")),
+                       lr=x.like(x.backend.full((1,), 0.05, "float32")), betas=(0.8, 0.999))  # fmt: skip
+        for a, b in zip(plain, stored, strict=True):
+            near(a.numpy(), b.numpy(), rtol=1e-6)
 
 
 def test_adamw_is_torchs(inputs, near):
@@ -350,6 +411,11 @@ def test_adamw_is_torchs(inputs, near):
         param, m, v = adamw(param, grad, m, v, step=step, lr=0.05, betas=(0.8, 0.95), weight_decay=0.1)
         near(param.numpy(), theirs.detach().numpy(), rtol=1e-5, magnitude=1e-2)
     assert not np.array_equal(param.numpy(), start.numpy())
+
+
+def test_a_nan_is_no_index(backend):
+    indices = Tensor([0.0, float("nan"), 1.9], backend).cast("int64")
+    assert indices.numpy().tolist() == [0, -(2**63), 1]
 
 
 @pytest.mark.parametrize("to", ["float32", "float16", "int64"])

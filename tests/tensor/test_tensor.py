@@ -12,6 +12,7 @@ from trigemm.tensor import (
     cross_entropy,
     gather,
     gemmt,
+    gradients,
     layer_norm,
     scatter_add,
     syrk,
@@ -140,6 +141,55 @@ def test_dlpack_copies_what_is_not_in_row_major_order(backend):
     assert np.array_equal((x + 0.0).numpy(), data.numpy())
 
 
+def test_dlpack_shares_memory_with_cupy_in_both_directions(backend):
+    cupy = pytest.importorskip("cupy")
+    if not isinstance(getattr(backend, "device", None), torch.device) or backend.device.type != "cuda":
+        pytest.skip("CuPy's memory is a GPU's")
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]], backend)
+    shared = cupy.from_dlpack(x)
+    assert shared.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    again = Tensor.from_dlpack(shared, backend)
+    assert torch.from_dlpack(again).data_ptr() == shared.data.ptr
+    assert np.array_equal((again + 1.0).numpy(), x.numpy() + 1.0)
+
+
+def test_a_freed_tensor_has_no_elements(backend):
+    x = Tensor([[1.0, 2.0]], backend)
+    view, y = x.reshape(2), x + 1.0
+    x.free()
+    for use in (Tensor.numpy, Tensor.item, Tensor.exp, lambda x: x + 1.0, lambda x: y @ x.T, repr, torch.from_dlpack, len):
+        with pytest.raises(ValueError, match="the tensor was freed; its elements are gone"):
+            use(x)
+    assert view.numpy().tolist() == [1.0, 2.0]
+    assert y.numpy().tolist() == [[2.0, 3.0]]
+
+
+def test_a_freed_tensor_leaves_its_gradients(backend):
+    x = Tensor([1.0, 2.0], backend, requires_grad=True)
+    y = x * x
+    total = y.sum()
+    y.free()
+    assert gradients(total, [x])[0].numpy().tolist() == [2.0, 4.0]
+
+
+def test_after_running_out_of_memory_work_goes_on():
+    x = Tensor([[1.0]])
+    with pytest.raises((MemoryError, RuntimeError), match=r"(?i)alloc"):
+        x.expand(2**28, 2**28)
+    assert (x + 1.0).item() == 2.0
+
+
+def test_bfloat16_is_not_the_cpus():
+    for make in (
+        lambda: Tensor([1.0], dtype="bfloat16"),
+        lambda: Tensor([1.0]).cast("bfloat16"),
+        lambda: Tensor(torch.ones(2, dtype=torch.bfloat16)),
+        lambda: CpuBackend().full((2,), 1.0, "bfloat16"),
+    ):
+        with pytest.raises(TypeError, match="NumPy has no bfloat16; it lives on a CudaBackend"):
+            make()
+
+
 def test_to_another_backend(backend):
     x = Tensor([1.0, 2.0], backend)
     other = OtherBackend()
@@ -198,6 +248,7 @@ def x():
         (lambda x: scatter_add(x, Tensor([0, 1]), 5), "scatter_add: updates"),
         (lambda x: adamw(x, x[0], x, x, step=1), "adamw: shapes must be equal"),
         (lambda x: adamw(x, x, x, x, step=0), "counted from 1"),
+        (lambda x: adamw(x, x, x, x, step=1, lr=x), r"step and lr must have one element; got shapes \(3, 4\)"),
         (lambda x: Tensor(np.ones((1, 1, 1, 1, 1))), r"Tensor: a tensor has at most 4 axes; got shape \(1, 1, 1, 1, 1\)"),
         (lambda x: Tensor([1.0, float("nan")], dtype="int64"), "no int64 value"),
     ],
@@ -216,6 +267,7 @@ def test_bad_shapes_and_values(call, words, x):
         (lambda x: gather(x, x[0]), "gather: indices must be int64; got float32"),
         (lambda x: cross_entropy(x, x[0, 0:3]), "cross_entropy: indices must be int64"),
         (lambda x: scatter_add(x, x[0, 0:3], 5), "scatter_add: indices must be int64"),
+        (lambda x: adamw(x, x, x, x, step=x[0, 0]), "adamw: indices must be int64"),
         (lambda x: Tensor(["a"]), "elements must be numbers"),
         (lambda x: Tensor([1j]), "elements must be numbers"),
         (lambda x: gemmt(x, np.ones((4, 3))), "gemmt: operands must be trigemm.tensor.Tensor; got ndarray"),

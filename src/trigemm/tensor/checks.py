@@ -24,7 +24,7 @@ def check_dtype(operation: str, dtype: object) -> str:
 def check_floats(operation: str, backend: Backend, *arrays: Array) -> None:
     """All arrays have one floating dtype."""
     dtypes = [backend.dtype(x) for x in arrays]
-    if len(set(dtypes)) > 1 or dtypes[0] not in FLOATS:
+    if dtypes[0] not in FLOATS or dtypes.count(dtypes[0]) < len(dtypes):
         given = " and ".join(f"{tuple(x.shape)} {dtype}" for x, dtype in zip(arrays, dtypes, strict=True))
         raise TypeError(f"{operation}: operands must have one dtype, {', '.join(FLOATS)}; got {given}; convert with .cast(dtype)")
 
@@ -44,6 +44,8 @@ def check_axis(operation: str, axis: Any, rank: int) -> int:
 
 def check_broadcast(operation: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """The shape that two shapes broadcast to."""
+    if a == b or not b:
+        return tuple(a)
     shape = broadcast_shape(a, b)
     if shape is None:
         raise ValueError(

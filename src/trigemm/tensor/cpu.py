@@ -12,6 +12,8 @@ from trigemm.kernels.catalogue import serving
 
 Array = np.ndarray[Any, Any]
 
+NAMES = {np.dtype(name): name for name in ("float64", "float32", "float16", "int64")}  # NumPy makes a dtype's name anew each time
+
 STAGE = 256
 """Elements that one stage of a sum takes together."""
 
@@ -31,7 +33,7 @@ def _wide(a: Array) -> Torch:
 def _like(x: Torch, a: Array) -> Array:
     """A result as an array, in the dtype of `a`."""
     out: Array = x.numpy()
-    return out.astype(a.dtype, copy=False)
+    return out if out.dtype == a.dtype else out.astype(a.dtype)
 
 
 UNARY: dict[str, Callable[[Torch], Torch]] = {
@@ -103,7 +105,7 @@ class CpuBackend:
         return array if array.flags.writeable else array.copy()  # torch, and so the triangles, takes no other
 
     def dtype(self, a: Array) -> str:
-        return str(a.dtype)
+        return NAMES.get(a.dtype) or str(a.dtype)
 
     def synchronize(self) -> None:
         pass
@@ -165,16 +167,9 @@ class CpuBackend:
     def log_softmax(self, a: Array) -> Array:
         return _like(torch.log_softmax(_wide(a), -1), a)
 
-    @np.errstate(all="ignore")
     def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
-        left, right = (x.astype(np.float32) if x.dtype == np.float16 else x for x in (a, b))
-        left = left.swapaxes(-1, -2) if transpose_a else left
-        right = right.swapaxes(-1, -2) if transpose_b else right
-        if b.ndim == 2 and a.ndim > 2 and not transpose_a:  # one product in place of many
-            product = (left.reshape(-1, left.shape[-1]) @ right).reshape(*left.shape[:-1], right.shape[-1])
-        else:
-            product = left @ right
-        return product.astype(a.dtype, copy=False)
+        left, right = _wide(a), _wide(b)
+        return _like((left.mT if transpose_a else left) @ (right.mT if transpose_b else right), a)
 
     def gemmt(
         self, a: Array, b: Array, *, alpha: float = 1.0, diagonal: int = 0, fill: float = 0.0, transpose_b: bool = False
@@ -233,7 +228,7 @@ class CpuBackend:
         self, param: Array, grad: Array, m: Array, v: Array, *,
         step: int | Array, lr: float | Array, beta1: float, beta2: float, eps: float, weight_decay: float,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
-        step, lr, slope = int(step), float(lr), _wide(grad)
+        step, lr, slope = np.asarray(step).item(), np.asarray(lr).item(), _wide(grad)
         new_m = (_wide(m) * beta1).add_(slope, alpha=1 - beta1)
         new_v = (_wide(v) * beta2).addcmul_(slope, slope, value=1 - beta2)
         size = (new_v / (1 - beta2**step)).sqrt_().add_(eps)

@@ -20,6 +20,7 @@ from trigemm.tensor.tensor import Tensor
 Array = torch.Tensor
 
 DTYPES = ("float32", "float16", "bfloat16", "int64")
+NAMES = {getattr(torch, name): name for name in DTYPES}
 
 
 class CudaBackend:
@@ -81,7 +82,7 @@ class CudaBackend:
         return array.detach().contiguous()
 
     def dtype(self, a: Array) -> str:
-        return str(a.dtype).removeprefix("torch.")
+        return NAMES.get(a.dtype) or str(a.dtype).removeprefix("torch.")
 
     def synchronize(self) -> None:
         Recording.refuse("synchronizes", "do so after the replay")

@@ -12,8 +12,6 @@ from trigemm.tensor.backend import Array, Backend
 from trigemm.tensor.cpu import CpuBackend
 from trigemm.tensor.recording import Recording
 
-Number = (int, float, np.number)
-
 
 class _Freed:
     """In place of the array of a tensor that was freed."""
@@ -76,6 +74,9 @@ class Tensor:
         array = backend.from_dlpack(x)
         checks.check_rank("from_dlpack", array.shape)
         checks.check_dtype("from_dlpack", backend.dtype(array))
+        recording = Recording.current.get()
+        if recording is not None:
+            recording.reads(array)
         return cls._of(array, backend)
 
     @classmethod
@@ -318,9 +319,13 @@ def _flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _binary(code: str, a: Any, b: Any) -> Tensor:
-    if not all(isinstance(x, (Tensor, *Number)) for x in (a, b)):
+    if not isinstance(a, OPERANDS) or not isinstance(b, OPERANDS):
         return NotImplemented  # type: ignore[no-any-return]
-    return apply(operations.binary, *(x if isinstance(x, Tensor) else float(x) for x in (a, b)), code=code)
+    a, b = (x if isinstance(x, Tensor) else float(x) for x in (a, b))
+    return apply(operations.binary, a, b, code=code)
+
+
+OPERANDS = (Tensor, int, float, np.number)
 
 
 def apply(operation: Callable[..., operations.Result], *arguments: Any, **parameters: Any) -> Tensor:

@@ -19,15 +19,16 @@ from trigemm.triangle import ceil_div
 ELEMENTS, WARPS = 4096, 8
 STEPS = tl.constexpr(16)
 WIDTH = 32
-"""Columns of a tile: 128 bytes of float32, so that a row of it is a whole cache line and tiles are tall."""
+"""Columns of a tile along a long axis: 128 bytes of float32, so that a row of it is a whole cache line and tiles are tall."""
 
-PROGRAMS = 1024
-"""About as many as an H200 runs at a time: 8 for each of 132 multiprocessors."""
+SPREAD, PROGRAMS = 128, 1024
+"""Programs at least, where tiles could be smaller, and programs that pieces make at most: 1 and 8 for each multiprocessor."""
 
-STAGES_LIMIT = 8
-"""Tiles of pieces that the last program may have to reduce; it does so alone."""
+LAST_TILES = 8
+"""Tiles of partial results that the last program has to reduce at most; it does so alone."""
 
 COUNTERS = 1024
+"""Results, in tiles, whose axis may be cut."""
 
 
 @triton.jit
@@ -40,8 +41,9 @@ def combine(acc, x, MAXIMUM: tl.constexpr):
 
 @triton.jit
 def reduce_range(
-    ptr, place, step, begin, end, in_tile, MAXIMUM: tl.constexpr, BO: tl.constexpr, BN: tl.constexpr, BI: tl.constexpr
-):
+    ptr, place, step, begin, end, in_tile,
+    MAXIMUM: tl.constexpr, INDEX: tl.constexpr, BO: tl.constexpr, BN: tl.constexpr, BI: tl.constexpr,
+):  # fmt: skip
     """Elements `begin` to `end` along the middle axis, which are `step` apart, of the places [BO, 1, BI]: [BO, BI]."""
     empty = float("-inf") if MAXIMUM else 0.0
     total = tl.full([BO, BN, BI], empty, tl.float32)
@@ -49,11 +51,11 @@ def reduce_range(
     for stage in range(begin, whole, BN * STEPS):
         acc = tl.full([BO, BN, BI], empty, tl.float32)
         for first in range(stage, tl.minimum(stage + BN * STEPS, whole), BN):
-            k = (first + tl.arange(0, BN))[None, :, None]
+            k = (first + tl.arange(0, BN)).to(INDEX)[None, :, None]
             acc = combine(acc, tl.load(ptr + place + k * step, in_tile, other=empty).to(tl.float32), MAXIMUM)  # [BO, BN, BI]
         total = combine(total, acc, MAXIMUM)
     if whole < end:
-        k = (whole + tl.arange(0, BN))[None, :, None]
+        k = (whole + tl.arange(0, BN)).to(INDEX)[None, :, None]
         x = tl.load(ptr + place + k * step, in_tile & (k < end), other=empty).to(tl.float32)
         total = combine(total, x, MAXIMUM)
     if MAXIMUM:
@@ -79,20 +81,20 @@ def reduce_kernel(
     in_tile = (o < outer)[:, None, None] & (i < inner)[None, None, :]
     target = o[:, None] * inner + i[None, :]
     if not CUT:
-        place = o[:, None, None] * (n * inner) + i[None, None, :]  # [BO, 1, BI]
-        result = reduce_range(x_ptr, place, inner, 0, n, in_tile, MAXIMUM, BO, BN, BI)
+        place = o[:, None, None] * n * inner + i[None, None, :]  # [BO, 1, BI]
+        result = reduce_range(x_ptr, place, inner, 0, n, in_tile, MAXIMUM, INDEX, BO, BN, BI)
         tl.store(out_ptr + target, result.to(out_ptr.dtype.element_ty), in_out)
     else:
         begin = p.to(INDEX) * piece
-        place = o[:, None, None] * (n * inner) + i[None, None, :]
-        result = reduce_range(x_ptr, place, inner, begin, tl.minimum(begin + piece, n), in_tile, MAXIMUM, BO, BN, BI)
-        place = o[:, None, None] * (pieces * inner) + i[None, None, :]
-        tl.store(partial_ptr + o[:, None] * (pieces * inner) + p * inner + i[None, :], result, in_out)
+        place = o[:, None, None] * n * inner + i[None, None, :]
+        result = reduce_range(x_ptr, place, inner, begin, tl.minimum(begin + piece, n), in_tile, MAXIMUM, INDEX, BO, BN, BI)
+        place = o[:, None, None] * pieces * inner + i[None, None, :]
+        tl.store(partial_ptr + (o[:, None] * pieces + p) * inner + i[None, :], result, in_out)
         tl.debug_barrier()  # all threads' results, before one thread counts them
         counter_ptr += along * tiles + across
         if tl.atomic_add(counter_ptr, 1, sem="acq_rel") == pieces - 1:
             tl.store(counter_ptr, 0)
-            result = reduce_range(partial_ptr, place, inner, 0, pieces, in_tile, MAXIMUM, BO, BN, BI)
+            result = reduce_range(partial_ptr, place, inner, 0, pieces, in_tile, MAXIMUM, INDEX, BO, BN, BI)
             tl.store(out_ptr + target, result.to(out_ptr.dtype.element_ty), in_out)
 
 
@@ -117,11 +119,12 @@ class _Plan:
     """The launch, and whether it needs room for (outer, pieces, inner) partial results."""
 
     def __init__(self, x: Form, outer: int, n: int, inner: int, maximum: bool):
-        width = min(WIDTH, triton.next_power_of_2(inner))
-        length = min(ELEMENTS // width, triton.next_power_of_2(max(1, n)))
-        height = min(ELEMENTS // (width * length), triton.next_power_of_2(ceil_div(outer, PROGRAMS)))
+        length = triton.next_power_of_2(max(1, n))
+        width = min(max(WIDTH, ELEMENTS // length), triton.next_power_of_2(inner))
+        length = min(ELEMENTS // width, length)
+        height = min(ELEMENTS // (width * length), triton.next_power_of_2(ceil_div(outer, SPREAD)))
         tiles = ceil_div(outer, height) * ceil_div(inner, width)
-        pieces = min(PROGRAMS // tiles, STAGES_LIMIT * length, ceil_div(n, 2 * length)) if tiles <= COUNTERS else 1
+        pieces = min(PROGRAMS // tiles, LAST_TILES * length, ceil_div(n, 2 * length)) if tiles <= COUNTERS else 1
         piece = ceil_div(ceil_div(n, max(1, pieces)), length) * length
         pieces = max(1, ceil_div(n, max(1, piece)))
         self.partial = (outer, pieces, inner) if pieces > 1 else None

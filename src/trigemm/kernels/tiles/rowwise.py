@@ -26,7 +26,8 @@ LONGEST = 16384
 STEP = 8192
 """Columns of a step along a longer row: 8 for each of 1024 threads. Few rows at a time leave the next step of all in the L2."""
 
-PROGRAMS = 512
+SPREAD, PIECES = 128, 512
+"""Programs at least, where there are as many rows, and programs that sum over rows at most: 1 and 4 for each multiprocessor."""
 
 
 @triton.jit
@@ -34,7 +35,8 @@ def load_rows(ptr, row, first, R, N, other, BN: tl.constexpr):
     """Columns `first` to first + BN of rows `row` [BM], with `other` beyond the border: [BM, BN]."""
     column = first + tl.arange(0, BN)
     in_matrix = (row < R)[:, None] & (column < N)[None, :]
-    return tl.load(ptr + (row * N)[:, None] + column[None, :], in_matrix, other=other).to(tl.float32)
+    place = ptr + (row * N)[:, None] + column[None, :]
+    return tl.load(place, in_matrix, other=other, eviction_policy="evict_first").to(tl.float32)
 
 
 @triton.jit
@@ -46,9 +48,9 @@ def store_rows(ptr, value, row, first, R, N, BN: tl.constexpr):
 
 @triton.jit
 def load_columns(ptr, first, N, BN: tl.constexpr):
-    """Columns `first` to first + BN of a single row, zero beyond its end: [1, BN]."""
+    """Columns `first` to first + BN of a row that every program needs, zero beyond its end: [1, BN]."""
     column = first + tl.arange(0, BN)
-    return tl.load(ptr + column, column < N, other=0.0).to(tl.float32)[None, :]
+    return tl.load(ptr + column, column < N, other=0.0, eviction_policy="evict_last").to(tl.float32)[None, :]
 
 
 @triton.jit
@@ -226,7 +228,7 @@ def _launch(kernel: Any, forms: tuple[Form, ...], options: tuple[Any, ...], devi
     rows, columns = forms[0][0]
     whole = columns <= LONGEST
     bn = triton.next_power_of_2(max(1, columns)) if whole else STEP
-    bm = max(1, min(ELEMENTS // bn, triton.next_power_of_2(max(1, ceil_div(rows, PROGRAMS)))))
+    bm = max(1, min(ELEMENTS // bn, triton.next_power_of_2(max(1, ceil_div(rows, SPREAD)))))
     warps = min(32, max(1, bm * bn // 512)) if whole else 32
     programs = ceil_div(rows, bm) if columns else 0
     return Launch(kernel, programs, rows, columns, *options, whole, bm, bn, num_warps=warps)
@@ -240,10 +242,10 @@ def _run(kernel: Any, *tensors: Tensor, scalars: tuple[float, ...] = (), options
 def _weights_launch(forms: tuple[Form, ...], device: torch.device) -> tuple[Launch, int]:
     """The launch of `layer_norm_weights_kernel`, and the number of its pieces."""
     rows, columns = forms[0][0]
-    bn = min(WIDTH, triton.next_power_of_2(max(1, columns)))
-    bm = ELEMENTS // bn
+    bm = min(ELEMENTS // WIDTH, triton.next_power_of_2(max(1, rows)))
+    bn = min(ELEMENTS // bm, triton.next_power_of_2(max(1, columns)))
     tiles = ceil_div(columns, bn)
-    piece = ceil_div(ceil_div(rows, max(1, PROGRAMS // max(1, tiles))), bm) * bm
+    piece = ceil_div(ceil_div(rows, max(1, PIECES // max(1, tiles))), bm) * bm
     pieces = ceil_div(rows, max(1, piece))
     return Launch(layer_norm_weights_kernel, tiles * pieces, rows, columns, piece, bm, bn, num_warps=8), pieces
 
