@@ -2,9 +2,10 @@
 
 A kernel computes one operation on operands that have already been checked and brought into one form, and writes into `out`:
 
-    gemmt(a, b, out, *, alpha, diagonal, fill, precision)
+    gemmt(a, b, out, *, alpha, diagonal, fill, precision, keep=True)
         a (…,M,K), b (…,K,N), out (…,M,N). The lower triangle of alpha * a @ b (an upper one arrives transposed).
-        `fill` a number: the rest of `out` is set to it. `fill` None: the rest of `out` is not touched.
+        `fill` a number: the rest of `out` is set to it. `fill` None: the rest of `out` is not touched; without `keep`, it may hold
+        anything afterwards.
     trmm(a, b, out, *, alpha, uplo, diagonal, precision)
         a (…,M,K), b (…,K,N), out (…,M,N). alpha * tri(a) @ b; the other half of `a` is not read into the result.
     syrk(a, c, out, *, alpha, beta, uplo, precision)
@@ -44,6 +45,7 @@ class KernelSpec:
     refuse       why it cannot take a problem (a sentence that says what would work), or None. The problem is a mapping of the
                  operation's dimension names and parameters, for the ladder B, T, NH, HS and fill
     predict      "module:function" that predicts its global memory traffic from the problem's sizes, or None
+    takes_keep   whether its entry point takes `keep`, as gemmt's does
     """
 
     number: int
@@ -55,6 +57,7 @@ class KernelSpec:
     entry_point: str
     refuse: Callable[[Mapping[str, Any]], str | None] = takes_all
     predict: str | None = None
+    takes_keep: bool = False
 
     @cached_property
     def run(self) -> Callable[..., None]:

@@ -158,9 +158,11 @@ def refusal(spec: KernelSpec, problem: Problem) -> str | None:
 
 def _rung(spec: KernelSpec, work: Workload) -> Contender:
     problem = work.problem
+    # What lies above the diagonal of a new result may be anything where there is no fill: so users call a kernel.
+    fresh = {"keep": False} if spec.takes_keep and problem.fill is None else {}
 
     def call(out: Tensor) -> None:
-        spec.run(*work.operands, out, **work.parameters, precision=problem.precision)
+        spec.run(*work.operands, out, **work.parameters, precision=problem.precision, **fresh)
 
     return Contender(
         spec.name,
@@ -169,7 +171,7 @@ def _rung(spec: KernelSpec, work: Workload) -> Contender:
         problem.precision,
         spec.number,
         refusal(spec, problem),
-        writes_all=spec.number == 0 and problem.fill is None,
+        writes_all=bool(fresh) or (spec.number == 0 and problem.fill is None),
         executed_flops=work.square_flops if spec.number == 0 else None,
     )
 

@@ -39,13 +39,31 @@ def gemmt_shape(a: Tensor, b: Tensor, *_: object) -> tuple[int, ...]:
 
 
 def gemmt_write(
-    a: Tensor, b: Tensor, alpha: float, uplo: str, diagonal: int, fill: float | None, precision: str | None, *, out: Tensor
+    a: Tensor,
+    b: Tensor,
+    alpha: float,
+    uplo: str,
+    diagonal: int,
+    fill: float | None,
+    precision: str | None,
+    *,
+    out: Tensor,
+    keep: bool = True,
 ) -> None:
     if uplo == "upper":
         a, b, out, diagonal = b.mT, a.mT, out.mT, -diagonal
     kernel = serving("gemmt", out.device.type, out.dtype)
     batch = out.shape[:-2]
-    kernel.run(_expand(a, batch), _expand(b, batch), out, alpha=alpha, diagonal=diagonal, fill=fill, precision=resolve(precision))
+    kernel.run(
+        _expand(a, batch),
+        _expand(b, batch),
+        out,
+        alpha=alpha,
+        diagonal=diagonal,
+        fill=fill,
+        precision=resolve(precision),
+        keep=keep,
+    )
 
 
 def trmm_shape(
@@ -106,16 +124,16 @@ def _batching_rule(name: str) -> Callable[..., tuple[Tensor, int]]:
 
 
 def _define(
-    name: str, arguments: str, shape: Callable[..., tuple[int, ...]], write: Callable[..., None]
+    name: str, arguments: str, shape: Callable[..., tuple[int, ...]], write: Callable[..., None], **fresh: Any
 ) -> tuple[Callable[..., Tensor], Callable[..., None]]:
-    """Declare an operation and its `out` form; return both as callables."""
+    """Declare an operation and its `out` form; return both as callables. `fresh` goes to `write` with a new tensor."""
 
     def empty(first: Tensor, *rest: object) -> Tensor:
         return first.new_empty(shape(first, *rest))
 
     def forward(first: Tensor, *rest: object) -> Tensor:
         out = empty(first, *rest)
-        write(first, *rest, out=out)
+        write(first, *rest, out=out, **fresh)
         return out
 
     def into(first: Tensor, second: Tensor | None, *rest: object, out: Tensor) -> None:
@@ -134,6 +152,6 @@ def _define(
     return packet.default, packet.out
 
 
-gemmt, gemmt_out = _define("gemmt", GEMMT, gemmt_shape, gemmt_write)
+gemmt, gemmt_out = _define("gemmt", GEMMT, gemmt_shape, gemmt_write, keep=False)
 trmm, trmm_out = _define("trmm", TRMM, trmm_shape, trmm_write)
 syrk, syrk_out = _define("syrk", SYRK, syrk_shape, syrk_write)

@@ -63,7 +63,9 @@ def triangle_product(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: 
                 store(multiply(x, y, None, factor), out_part[..., block.rows, block.columns], block.inside)
 
 
-def gemmt(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str) -> None:
+def gemmt(
+    a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str, keep: bool = True
+) -> None:
     """The lower triangle of alpha * a @ b into `out`; the rest is set to `fill`, or not touched where it is None."""
     triangle = Triangle(out.shape[-2], out.shape[-1], "lower", diagonal)
     if out.numel() == 0:
@@ -74,7 +76,7 @@ def gemmt(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fil
     triangle_product(a, b, out, alpha, triangle)
 
 
-def scores(qkv: Tensor, out: Tensor, *, scale: float, fill: float | None, precision: str) -> None:
+def scores(qkv: Tensor, out: Tensor, *, scale: float, fill: float | None, precision: str, keep: bool = True) -> None:
     """scale * q . k for key positions up to the query's own: packed (B,T,3,NH,HS) -> (B,NH,T,T)."""
     q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    gemmt(q, k.mT, out, alpha=scale, diagonal=0, fill=fill, precision=precision)
+    gemmt(q, k.mT, out, alpha=scale, diagonal=0, fill=fill, precision=precision, keep=keep)

@@ -30,11 +30,26 @@ FLOAT32 = {
 # TF32 products are fast only where the inner dimension of both operands is contiguous.
 TF32 = Config("tf32", (128, 128, 32), num_warps=8, num_stages=3)
 
-ROW_HALF = Config("tf32", (64, 64, 0), num_warps=4, num_stages=3)
+
+@dataclass(frozen=True)
+class RowConfig(Config):
+    """The same for products by rows of tiles.
+
+    group          how many matrices are worked on at a time
+    stores_by_tma  whether tiles are stored by TMA, else by the threads
+    registers      the most that a thread may have; None: as many as it likes
+    """
+
+    group: int = 32
+    stores_by_tma: bool = False
+    registers: int | None = None
+
+
+ROW_HALF = RowConfig("tf32", (64, 64, 0), num_warps=4, num_stages=3, stores_by_tma=True)
 ROW_FLOAT32 = {
-    "highest": Config("float16x2", (128, 64, 0), num_warps=4, num_stages=3),
-    "high": Config("tf32", (64, 64, 0), num_warps=4, num_stages=2),
-    "medium": Config("bfloat16", (64, 64, 0), num_warps=4, num_stages=2),
+    "highest": RowConfig("float16x2", (128, 64, 0), num_warps=8, num_stages=2, group=96, registers=128),
+    "high": RowConfig("tf32", (64, 64, 0), num_warps=4, num_stages=2),
+    "medium": RowConfig("bfloat16", (64, 64, 0), num_warps=4, num_stages=2),
 }
 
 
@@ -48,6 +63,6 @@ def product_config(dtype: torch.dtype, precision: str, *, depth_contiguous: bool
     return TF32 if precision == "high" and depth_contiguous else FLOAT32[precision]
 
 
-def row_config(dtype: torch.dtype, precision: str) -> Config:
+def row_config(dtype: torch.dtype, precision: str) -> RowConfig:
     """For a product by rows of tiles, with the whole inner dimension in one tile."""
     return ROW_FLOAT32[precision] if dtype == torch.float32 else ROW_HALF

@@ -1,7 +1,8 @@
 """gemmt with tiles: the lower triangle of alpha * a @ b, (…,M,K) x (…,K,N) -> (…,M,N).
 
-A program computes one live tile, [BM, BN]; the tiles above the diagonal are not launched. With a `fill`, further programs write
-the dead tiles and do nothing else; with `fill=None` nothing above the diagonal is written.
+A program computes one live tile, [BM, BN]; the tiles above the diagonal are not launched. REST says what becomes of the rest:
+"fill", further programs write the dead tiles and do nothing else; "keep", nothing above the diagonal is written; "any", tiles
+that the diagonal crosses are written whole.
 """
 
 from functools import lru_cache
@@ -43,7 +44,7 @@ def gemmt_kernel(
     c_batch0, c_batch1, c_batch2, c_row, c_column,
     A_ORDER: tl.constexpr, A_ALIGN: tl.constexpr, B_ORDER: tl.constexpr, B_ALIGN: tl.constexpr,
     C_ORDER: tl.constexpr, C_ALIGN: tl.constexpr,
-    FILL: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
+    REST: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
@@ -53,7 +54,7 @@ def gemmt_kernel(
     c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_ALIGN)
     tile_columns = tl.cdiv(N, BN)
 
-    if FILL and number >= live:
+    if REST == "fill" and number >= live:
         dead_row, dead_column = tile_of(
             number - live, dead_begin, dead_first, BM // BN, dead_slope_rows, dead_slope_tiles, tile_columns
         )
@@ -85,11 +86,11 @@ def gemmt_kernel(
         store_flag(flags_ptr, a_flags, b_flags)
     acc *= alpha
 
-    if tile_column * BN + BN - 1 <= tile_row * BM + diagonal:  # the whole tile is inside
+    if REST == "any" or tile_column * BN + BN - 1 <= tile_row * BM + diagonal:  # the whole tile may be written
         store_tile(c_ptr, acc, rows, columns, M, N, c_row, c_column, C_ORDER, C_ALIGN)
     else:
         in_triangle = columns[None, :] - rows[:, None] <= diagonal
-        if FILL:
+        if REST == "fill":
             store_tile(c_ptr, tl.where(in_triangle, acc, fill), rows, columns, M, N, c_row, c_column, C_ORDER, C_ALIGN)
         else:
             in_matrix = (rows < M)[:, None] & (columns < N)[None, :]
@@ -98,11 +99,12 @@ def gemmt_kernel(
 
 
 @lru_cache(PLANS)
-def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, has_fill: bool, precision: str) -> Plan:
+def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: str, precision: str) -> Plan:
     """One program a live tile, and one a dead tile where there is a fill."""
     m, n, k = *c.shape[-2:], a.shape[-1]
     config = product_config(a.dtype, precision, depth_contiguous=a.stride[-1] == b.stride[-2] == 1)
     bm, bn, bk = config.blocks
+    has_fill = rest == "fill"
     whole = ceil_div(m, bm) * bm if has_fill else m
     live = Triangle(whole, n, "lower", diagonal).tiles(bm, bn)
     dead = live.dead if has_fill else None
@@ -116,7 +118,7 @@ def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, has_fi
                 diagonal, m, n, k, len(live), tiles, *schedule_arguments(live), *schedule_arguments(dead or live),
                 *batches.sizes[1:], *stride_arguments((a, b, c), batches),
                 a.order, a.align, b.order, b.align, c.order, c.align,
-                has_fill, precision, tl.int64 if needs_64_bits(a, b, c) else tl.int32, bm, bn, bk,
+                rest, precision, tl.int64 if needs_64_bits(a, b, c) else tl.int32, bm, bn, bk,
             ),
             offsets=batches.offsets,
             num_warps=config.num_warps,
@@ -126,17 +128,20 @@ def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, has_fi
     return Plan(cut_batches(a, b, c), launch, config.precision)
 
 
-def gemmt(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str) -> None:
+def gemmt(
+    a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str, keep: bool = True
+) -> None:
     """By rows of tiles where the inner dimension is short and TMA can serve, else tile by tile."""
     if out.numel() == 0:
         return
     m, n = out.shape[-2:]
-    key = form_of(a), form_of(b), form_of(out), out.device, max(-m, min(n, diagonal)), fill is not None, precision
+    rest = "fill" if fill is not None else "keep" if keep else "any"
+    key = form_of(a), form_of(b), form_of(out), out.device, max(-m, min(n, diagonal)), rest, precision
     plan = rows.plan if rows.takes(*key[:4]) else _plan
     plan(*key).run((a, b, out), alpha, 0.0 if fill is None else fill)
 
 
-def scores(qkv: Tensor, out: Tensor, *, scale: float, fill: float | None, precision: str) -> None:
+def scores(qkv: Tensor, out: Tensor, *, scale: float, fill: float | None, precision: str, keep: bool = True) -> None:
     """The ladder's operation: scale * q . k of packed (B,T,3,NH,HS), by `gemmt` on views. Nothing is permuted."""
     q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-    gemmt(q, k.mT, out, alpha=scale, diagonal=0, fill=fill, precision=precision)
+    gemmt(q, k.mT, out, alpha=scale, diagonal=0, fill=fill, precision=precision, keep=keep)

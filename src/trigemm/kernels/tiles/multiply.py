@@ -74,16 +74,18 @@ def split_rows(x):
     x = (high + low / 2^11) * unscale, to 22 bits, unless the flag is set: an element, not zero, is 2^29 times smaller than the
     largest of its row or smaller than 2^-88, or one is larger than 2^61 or not finite.
     """
-    exponent = tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1) >> 23
-    exponent = tl.minimum(tl.maximum(exponent, 127 - 60), 127 + 60)
+    size = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    largest = tl.max(size, 1)
+    smallest = tl.min((size - 1).to(tl.uint32, bitcast=True), 1)  # less 1, so that zero wraps around and does not count
+    exponent = tl.minimum(tl.maximum(largest >> 23, 127 - 60), 127 + 60)
     scale = ((2 * 127 + 14 - exponent) << 23).to(tl.float32, bitcast=True)  # the largest becomes 2^14 to 2^15
     unscale = ((exponent - 14) << 23).to(tl.float32, bitcast=True)
     y = x * scale[:, None]
     high = y.to(tl.float16)
     low = ((y - high.to(tl.float32)) * 2048.0).to(tl.float16)
-    size = tl.abs(y)
-    beyond = ((size < 2.0**-14) & (size > 0)) | (size > 65504.0)
-    return high, low, unscale, tl.max(beyond.to(tl.int32), 1)
+    least = ((exponent - 28) << 23).to(tl.uint32, bitcast=True) - 1  # becomes 2^-14, the smallest normal float16
+    beyond = (smallest < least) | (largest >= (127 + 61) << 23)
+    return high, low, unscale, beyond.to(tl.int32)
 
 
 @triton.jit

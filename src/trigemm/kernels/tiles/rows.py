@@ -1,9 +1,10 @@
 """gemmt with rows of tiles, for a short inner dimension such as attention's: the lower triangle of alpha * a @ b.
 
 A program computes one row of tiles: it keeps its tile of `a`, [BM, BK] with all of K, and streams the tiles of `b`,
-[BK, BN], that its row of the triangle needs. Tiles are moved by the tensor memory accelerator (TMA), which wants rows at
-multiples of 16 bytes: `takes` says whether it can. With a `fill`, the program goes on to the end of its row; with
-`fill=None` nothing above the diagonal is written.
+[BK, BN], that its row of the triangle needs. Tiles are loaded by the tensor memory accelerator (TMA), which wants rows at
+multiples of 16 bytes: `takes` says whether it can. They are stored by it, or by the threads, whichever is faster. REST says what
+becomes of the rest: "fill", the program goes on to the end of its row; "keep", nothing above the diagonal is written; "any", tiles
+that the diagonal crosses are written whole. Sectors of memory that are written in part cost much more than whole ones.
 """
 
 from collections.abc import Callable
@@ -17,13 +18,13 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from trigemm.kernels.tiles.config import row_config
-from trigemm.kernels.tiles.multiply import multiply_add, split_rows, store_flag
-from trigemm.kernels.tiles.operand import Batches, Form, batch_offset, cut_batches
+from trigemm.kernels.tiles.multiply import multiply_add, split_rows, store_flag, store_tile
+from trigemm.kernels.tiles.operand import Batches, Form, batch_offset, cut_batches, tile_pointers
 from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
 from trigemm.triangle import ceil_div
 
 LONGEST = 128
-SCALARS = ["alpha", "fill", "diagonal", "M", "N", "size1", "size2"]
+SCALARS = ["alpha", "fill", "diagonal", "M", "N", "group", "matrices", "size1", "size2"]
 STEPS = [f"{x}_step{dim}" for x in "ab" for dim in range(3)]
 STRIDES = ["c_batch0", "c_batch1", "c_batch2", "c_row"]
 
@@ -47,27 +48,47 @@ def product(a, a_low, a_unscale, b, alpha, PRECISION: tl.constexpr, BM: tl.const
         return multiply_add(a, b.T, tl.zeros([BM, BN], tl.float32), PRECISION) * alpha, tl.zeros([BN], tl.int32)
 
 
+@triton.jit
+def store_below(ptr, value, rows, columns, M, N, diagonal, stride, ALIGN: tl.constexpr):
+    """Write the entries [BM, BN] of a tile that are in the triangle: 16 bytes at a time where all of them are, else one by one."""
+    last = columns // ALIGN * ALIGN + ALIGN - 1
+    whole = (last[None, :] - rows[:, None] <= diagonal) & (rows < M)[:, None] & (last < N)[None, :]
+    pointers = tile_pointers(ptr, rows, columns, stride, 1, "row", ALIGN)
+    value = value.to(ptr.dtype.element_ty)
+    tl.store(pointers, value, mask=whole)
+    if ALIGN > 1:
+        in_triangle = columns[None, :] - rows[:, None] <= diagonal
+        tl.store(pointers, value, mask=in_triangle & (rows < M)[:, None] & (columns < N)[None, :] & (whole == 0))
+
+
 @triton.jit(do_not_specialize=[*SCALARS, *STEPS, *STRIDES])
 def rows_kernel(
-    a_desc, b_desc, c_desc, c_ptr, flags_ptr, alpha, fill, diagonal, M, N, size1, size2,
+    a_desc, b_desc, c_desc, c_ptr, flags_ptr, alpha, fill, diagonal, M, N, group, matrices, size1, size2,
     a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
-    VECTOR: tl.constexpr, FILL: tl.constexpr, PRECISION: tl.constexpr,
+    C_VECTOR: tl.constexpr, C_ALIGN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, BY_TMA: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
         return
     tile_rows = tl.cdiv(M, BM)
     tile_columns = tl.cdiv(N, BN)
-    tile_row = tile_rows - 1 - tl.program_id(0) % tile_rows  # the longest rows first
-    batch = tl.program_id(0) // tile_rows
+    # A group of matrices at a time, which stay in the L2; in it the longest rows first.
+    first = tl.program_id(0) // (group * tile_rows) * group
+    members = tl.minimum(group, matrices - first)
+    turn = tl.program_id(0) - first * tile_rows
+    tile_row = tile_rows - 1 - turn // members
+    batch = first + turn % members
     batch2 = batch % size2
     batch1 = batch // size2 % size1
     batch0 = batch // (size1 * size2)
     top = tile_row * BM
     inside = tl.minimum(tl.maximum((top + diagonal + 1) // BN, 0), tile_columns)  # tiles wholly in the triangle
     live = tl.minimum(tl.maximum((tl.minimum(top + BM, M) - 1 + diagonal) // BN + 1, 0), tile_columns)
+    if REST == "any":
+        inside = live
     rows = top + tl.arange(0, BM)  # [BM]
-    c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, VECTOR)
+    wide_rows = rows.to(tl.int64)
+    c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_VECTOR)
 
     # A batch dimension that an operand is stretched over is single in its descriptor, and its step is 0.
     a = load_block(a_desc, batch0 * a_step0, batch1 * a_step1, batch2 * a_step2, top, BM, BK)  # [BM, BK]
@@ -80,24 +101,30 @@ def rows_kernel(
         b = load_block(b_desc, batch0 * b_step0, batch1 * b_step1, batch2 * b_step2, j * BN, BN, BK)  # [BN, BK]
         acc, flags = product(a, a_low, a_unscale, b, alpha, PRECISION, BM, BN)
         b_flags |= flags
-        c_desc.store([batch0, batch1, batch2, top, j * BN], acc.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
+        if BY_TMA:
+            c_desc.store([batch0, batch1, batch2, top, j * BN], acc.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
+        else:
+            store_tile(c_ptr, acc, wide_rows, j * BN + tl.arange(0, BN), M, N, c_row, 1, "row", C_ALIGN)
     for j in tl.range(inside, live, num_stages=1):  # the diagonal crosses these
         b = load_block(b_desc, batch0 * b_step0, batch1 * b_step1, batch2 * b_step2, j * BN, BN, BK)
         acc, flags = product(a, a_low, a_unscale, b, alpha, PRECISION, BM, BN)
         b_flags |= flags
         columns = j * BN + tl.arange(0, BN)  # [BN]
-        in_triangle = columns[None, :] - rows[:, None] <= diagonal
-        if FILL:
-            value = tl.where(in_triangle, acc, fill).to(c_ptr.dtype.element_ty)
-            c_desc.store([batch0, batch1, batch2, top, j * BN], value.reshape(1, 1, 1, BM, BN))
+        if REST == "keep":
+            store_below(c_ptr, acc, wide_rows, columns, M, N, diagonal, c_row, C_ALIGN)
         else:
-            in_matrix = (rows < M)[:, None] & (columns < N)[None, :]
-            pointers = c_ptr + rows[:, None].to(tl.int64) * (c_row * VECTOR) + columns[None, :]
-            tl.store(pointers, acc.to(c_ptr.dtype.element_ty), mask=in_triangle & in_matrix)
-    if FILL:
-        value = tl.full([1, 1, 1, BM, BN], fill, tl.float32).to(c_ptr.dtype.element_ty)
+            value = tl.where(columns[None, :] - rows[:, None] <= diagonal, acc, fill)
+            if BY_TMA:
+                c_desc.store([batch0, batch1, batch2, top, j * BN], value.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
+            else:
+                store_tile(c_ptr, value, wide_rows, columns, M, N, c_row, 1, "row", C_ALIGN)
+    if REST == "fill":
+        value = tl.full([BM, BN], fill, tl.float32)
         for j in range(live, tile_columns):
-            c_desc.store([batch0, batch1, batch2, top, j * BN], value)
+            if BY_TMA:
+                c_desc.store([batch0, batch1, batch2, top, j * BN], value.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
+            else:
+                store_tile(c_ptr, value, wide_rows, j * BN + tl.arange(0, BN), M, N, c_row, 1, "row", C_ALIGN)
     if PRECISION == "float16x2":
         store_flag(flags_ptr, a_flags, b_flags)
 
@@ -125,7 +152,7 @@ def _descriptor_of(x: Form, batches: Batches, which: int, block: list[int]) -> C
 
 
 @lru_cache(PLANS)
-def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, has_fill: bool, precision: str) -> Plan:
+def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: str, precision: str) -> Plan:
     """One program a row of tiles."""
     m, n, k = *c.shape[-2:], a.shape[-1]
     config = row_config(a.dtype, precision)
@@ -141,12 +168,13 @@ def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, has_fil
             rows_kernel,
             batches.matrices * ceil_div(m, bm),
             (
-                diagonal, m, n, *batches.sizes[1:], *steps, *out_strides,
-                c.vector, has_fill, precision, bm, bn, bk, config.num_stages,
+                diagonal, m, n, config.group, batches.matrices, *batches.sizes[1:], *steps, *out_strides,
+                c.vector, c.align, rest, precision, config.stores_by_tma or c.align == 1, bm, bn, bk, config.num_stages,
             ),
             offsets=batches.offsets,
             describe=lambda a, b, c: (describe_a(a), describe_b(b), describe_c(c), c),
             num_warps=config.num_warps,
+            **({"maxnreg": config.registers} if config.registers else {}),
         )  # fmt: skip
 
     return Plan(cut_batches(a, b, c), launch, config.precision)
