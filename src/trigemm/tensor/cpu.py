@@ -1,4 +1,4 @@
-"""The backend on NumPy arrays. It defines what the primitives mean."""
+"""The backend on NumPy arrays. It defines what the primitives mean; what takes several steps, torch computes on the same memory."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -228,11 +228,11 @@ class CpuBackend:
         self, param: Array, grad: Array, m: Array, v: Array, *,
         step: int | Array, lr: float | Array, beta1: float, beta2: float, eps: float, weight_decay: float,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
-        step, lr, slope = np.asarray(step).item(), np.asarray(lr).item(), _wide(grad)
+        number, rate, slope = np.asarray(step).item(), np.asarray(lr).item(), _wide(grad)
         new_m = (_wide(m) * beta1).add_(slope, alpha=1 - beta1)
         new_v = (_wide(v) * beta2).addcmul_(slope, slope, value=1 - beta2)
-        size = (new_v / (1 - beta2**step)).sqrt_().add_(eps)
-        new = (_wide(param) * (1 - lr * weight_decay)).addcdiv_(new_m, size, value=-lr / (1 - beta1**step))
+        size = (new_v / (1 - beta2**number)).sqrt_().add_(eps)
+        new = (_wide(param) * (1 - rate * weight_decay)).addcdiv_(new_m, size, value=-rate / (1 - beta1**number))
         return _like(new, param), _like(new_m, m), _like(new_v, v)
 
 
