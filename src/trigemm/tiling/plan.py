@@ -5,7 +5,7 @@ write the result once; and, on a multiprocessor, its tensor cores or the loads o
 work in waves: each takes as many tiles as it can hold, and the last wave may leave some without. A step of a tile never takes
 less than the time in which its loads arrive, shared among the steps that the pipeline keeps under way.
 
-The rates are the device's ceilings. The five numbers in `Costs` were fitted to the search in benchmarks/tiles.py on an H200.
+The rates are the device's ceilings. `Costs` has what those do not say: `benchmarks/tiles.py --fit` finds it from records.
 """
 
 from collections.abc import Sequence
@@ -175,7 +175,7 @@ def _held_by_registers(block: Block, dtype: str, num_warps: int, device: Device)
 
 def _candidate(m: int, n: int, k: int, dtype: str, device: Device, block: Block, diagonal: int | None, costs: Costs) -> Candidate:
     bm, bn, bk = block
-    itemsize, products = DTYPES[dtype]
+    itemsize, _ = DTYPES[dtype]
     traffic = predicted_traffic(m, n, k, bm, bn, bk, itemsize=itemsize, diagonal=diagonal)
     num_warps, num_stages = launch_options(block, dtype, device)
     shared_bytes = num_stages * (bm + bn) * bk * itemsize
@@ -184,7 +184,8 @@ def _candidate(m: int, n: int, k: int, dtype: str, device: Device, block: Block,
         device.shared_per_sm // shared_bytes if shared_bytes <= device.shared_per_block else 0,
         device.warps_per_sm // num_warps,
     )
-    seconds, bound = _time(m, n, k, device, block, num_stages, itemsize, products, per_sm, traffic, costs)
+    least = (m * k + k * n) * itemsize + traffic.stored_bytes  # both operands read and the result written once
+    seconds, bound = _time(device, dtype, block, ceil_div(k, bk), num_stages, traffic.tiles, per_sm, least, costs)
     return Candidate(
         block=block,
         num_warps=num_warps,
@@ -202,13 +203,13 @@ def _candidate(m: int, n: int, k: int, dtype: str, device: Device, block: Block,
 
 
 def _time(
-    m: int, n: int, k: int, device: Device, block: Block, num_stages: int, itemsize: int, products: int, per_sm: int,
-    traffic: Traffic, costs: Costs,
-) -> tuple[float, str]:  # fmt: skip
-    """Seconds, and what bounds them."""
+    device: Device, dtype: str, block: Block, steps: int, num_stages: int, tiles: int, per_sm: int, least: int, costs: Costs
+) -> tuple[float, str]:
+    """Seconds for `tiles` tiles of so many steps, of a product that must move `least` bytes; and what bounds them."""
     if per_sm == 0:
         return inf, "registers or shared memory"
     bm, bn, bk = block
+    itemsize, products = DTYPES[dtype]
     rate = device.tensor_tflops * 1e12 / device.sms / products
     if bm < WARPGROUP_ROWS:
         rate *= costs.slow_rows
@@ -218,17 +219,16 @@ def _time(
         "L2 cache": (bm + bn) * bk * itemsize / l2_rate,
     }
     latency = costs.step_us * 1e-6 / (num_stages - 1)
-    steps = ceil_div(k, bk)
     longest = max(step, key=lambda name: step[name])
 
-    def wave(tiles: int) -> float:
-        """Of `tiles` on each multiprocessor, side by side."""
-        return costs.tile_us * 1e-6 + steps * max(tiles * step[longest], latency)
+    def wave(held: int) -> float:
+        """Of `held` tiles on each multiprocessor, side by side."""
+        return costs.tile_us * 1e-6 + steps * max(held * step[longest], latency)
 
-    waves, rest = divmod(traffic.tiles, device.sms * per_sm)
+    waves, rest = divmod(tiles, device.sms * per_sm)
     in_last = ceil_div(rest, device.sms)
     chip = waves * wave(per_sm) + (wave(in_last) if rest else 0)
-    memory = ((m * k + k * n) * itemsize + traffic.stored_bytes) / (device.memory_gbps * 1e9)
+    memory = least / (device.memory_gbps * 1e9)
     bound = longest if (per_sm if waves else in_last) * step[longest] > latency else "latency"
     return costs.start_us * 1e-6 + max(chip, memory), "memory" if memory > chip else bound
 
