@@ -1,4 +1,4 @@
-"""The backend on NumPy arrays. It defines what the primitives mean; what takes several steps, torch computes on the same memory."""
+"""The backend on NumPy arrays. It defines what the primitives mean; torch computes most of them, on the same memory."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
