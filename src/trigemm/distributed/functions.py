@@ -181,7 +181,8 @@ def syrk(
     like = None if c is None else _outline(c)
     shape = products.syrk(_outline(a), alpha=alpha, beta=beta, c=like, uplo=uplo, precision=precision).shape
     rows, *added = _local("syrk", **matrices)
-    result = _apply(RingSyrk, rows.view(-1, *rows.shape[-2:]), sharding.group, a.shape[-2], alpha, uplo, precision)
+    batched = rows.reshape(rows.shape[:-2].numel(), *rows.shape[-2:])
+    result = _apply(RingSyrk, batched, sharding.group, a.shape[-2], alpha, uplo, precision)
     result = result.view(*rows.shape[:-1], a.shape[-2])
     if c is not None and beta != 0:
         if c.shape != shape:

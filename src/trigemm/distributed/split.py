@@ -18,11 +18,13 @@ def rank_rows(length: int, ranks: int, rank: int) -> tuple[range, range]:
     >>> [rank_rows(8, 2, r) for r in range(2)]
     [(range(0, 2), range(6, 8)), (range(2, 4), range(4, 6))]
     """
-    chunk = ceil_div(length, ranks)
-    sizes = [max(0, min(chunk, length - r * chunk)) for r in range(rank + 1)]
-    head = sum(ceil_div(size, 2) for size in sizes[:-1])
-    tail = length - sum(size // 2 for size in sizes[:-1])
-    return range(head, head + ceil_div(sizes[-1], 2)), range(tail - sizes[-1] // 2, tail)
+    chunk = max(1, ceil_div(length, ranks))
+    whole = min(rank, length // chunk)  # ranks before this one that have a whole chunk; one more may have the rest
+    rest = length % chunk if rank > whole else 0
+    size = max(0, min(chunk, length - rank * chunk))
+    head = whole * ceil_div(chunk, 2) + ceil_div(rest, 2)
+    tail = length - whole * (chunk // 2) - rest // 2
+    return range(head, head + ceil_div(size, 2)), range(tail - size // 2, tail)
 
 
 def part(rows: range, index: int, parts: int) -> range:

@@ -76,7 +76,7 @@ def causal_scores_qkvpacked(
     (qkv,) = check_operands("causal_scores_qkvpacked", min_dim=5, qkv=qkv)
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"causal_scores_qkvpacked: qkv must be (B,T,3,NH,HS); got {describe(qkv=qkv)}")
-    q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    q, k = qkv.permute(2, 0, 3, 1, 4)[:2].unbind(0)
     return _scores("causal_scores_qkvpacked", q, k, scale, fill, precision, out)
 
 
