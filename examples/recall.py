@@ -119,10 +119,14 @@ def read_tokens(model: Any, path: Path, text: Path | None, length: int, seed: in
         generator = torch.Generator().manual_seed(seed)
         return torch.randint(model.config.get_text_config().vocab_size, (1, length), generator=generator)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        tokens = tokenizer(text.read_text("utf-8"), return_tensors="pt").input_ids[:, :length]
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        content = text.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise SystemExit(f"--text: {error}") from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        raise SystemExit(f"--text: {path} has no tokenizer that can be loaded ({error})") from None
+    tokens = tokenizer(content, return_tensors="pt").input_ids[:, :length]
     if tokens.shape[1] < length:
         raise SystemExit(f"--text: {text} has {tokens.shape[1]} tokens, {length} are needed")
     return tokens

@@ -7,7 +7,7 @@ functions and masks, so that all of these work:
     model.set_attn_implementation("trigemm")
 
 A model set to it computes all its attention with `trigemm.causal_attention`, without weights, unless a call asks for them with
-`output_attentions=True`. `attention_weights` collects the weights of chosen layers and heads of any decoder, whatever its
+`output_attentions=True` and the model passes that on (most do, GPT-2 does not). `attention_weights` collects the weights of chosen layers and heads of any decoder, whatever its
 implementation, and leaves its other layers alone.
 
 Supported: decoder-only models whose attention layers dispatch through the library's `AttentionInterface` (GPT-2, Llama, Qwen 2

@@ -195,9 +195,9 @@ def _check_layer(layer: int, module: nn.Module, heads: Heads) -> None:
     if heads is None:
         return
     count = getattr(module, "num_heads", config.num_attention_heads)
-    absent = [head for head in heads if not (isinstance(head, int) and 0 <= head < count)]
-    if absent or not heads:
-        raise ValueError(f"{name} has heads 0 to {count - 1}; got {list(heads)}")
+    known = all(isinstance(head, int) and 0 <= head < count for head in heads)
+    if not known or not heads or len(set(heads)) < len(heads):
+        raise ValueError(f"{name} has heads 0 to {count - 1}, each to be named once; got {list(heads)}")
 
 
 def _span(layers: Mapping[int, nn.Module]) -> str:
