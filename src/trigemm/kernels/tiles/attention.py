@@ -1,0 +1,310 @@
+"""Causal attention with tiles: which kernels a call launches. (B,NH,T,HS), (B,NH_kv,S,HS) twice -> (B,NH,T,HS).
+
+    forward     the heads with weights, the heads without (attention_forward), and column sums (attention_keys)
+    backward    row sums and the gradient of the queries (attention_queries), then those of keys and values (attention_keys)
+
+Nothing is added with atomics: results are the same bit for bit.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import e, log2
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from trigemm.kernels.tiles.attention_config import Config, attention_config, product_precision
+from trigemm.kernels.tiles.attention_forward import attention_kernel
+from trigemm.kernels.tiles.attention_keys import columns_kernel, keys_kernel
+from trigemm.kernels.tiles.attention_queries import queries_kernel
+from trigemm.kernels.tiles.operand import Form, form_of
+from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
+from trigemm.triangle import ceil_div
+
+LOG2_E = log2(e)
+SHORT = 16
+"""Tiles streamed by the launch that repairs what cannot be split (see `multiply`): it is rare, and small tiles compile fast."""
+
+
+class Call(NamedTuple):
+    """What a launch depends on beside the forms of its operands."""
+
+    device: torch.device
+    lengths: bool
+    mask: bool
+    window: int | None
+    scores: str
+    precision: str
+
+
+class Masks(NamedTuple):
+    """Key lengths and key mask as kernels take them; any tensor where there is none."""
+
+    lengths: Tensor
+    mask: Tensor
+
+
+def call_of(
+    q: Tensor,
+    stats: Tensor,
+    *,
+    key_lengths: Tensor | None,
+    key_mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    window: int | None,
+    precision: str,
+) -> tuple[Call, Masks, tuple[float, float]]:
+    """The call, its masks, and the scalars (factor, inner) of its scores (see `attention_parts`)."""
+    if softcap is not None:
+        scores, factor, inner = "capped", softcap * LOG2_E, scale / softcap
+    else:
+        scores, factor, inner = ("raw", scale * LOG2_E, 1.0) if scale > 0 else ("scaled", LOG2_E, scale)
+    lengths = stats if key_lengths is None else key_lengths.contiguous()
+    mask = stats if key_mask is None else key_mask.contiguous().view(torch.uint8)
+    call = Call(q.device, key_lengths is not None, key_mask is not None, window, scores, precision)
+    return call, Masks(lengths, mask), (factor, inner)
+
+
+def accelerated(x: Form, device: torch.device) -> bool:
+    """Whether TMA can address the rows of an operand: contiguous, apart, and each at a multiple of 16 bytes."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0):
+        return False
+    apart = [stride for stride, size in zip(x.stride[:-1], x.shape[:-1], strict=True) if size > 1]
+    rows = x.stride[-1] == 1 and x.aligned and max(x.shape) < 2**31
+    return rows and all(stride > 0 and stride % x.vector == 0 for stride in apart)
+
+
+def descriptor(x: Tensor, block: Sequence[int]) -> Any:
+    """A TMA descriptor of blocks of the last two dimensions. The stride of a single row is never used, and must be valid."""
+    unit = 16 // x.element_size()
+    strides = [stride if size > 1 else unit for stride, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], [*[1] * (x.dim() - 2), *block])
+
+
+class Operands:
+    """Operands (B,NH,…,…) of a launch: those with a block as descriptors where TMA can serve, the others as pointers."""
+
+    def __init__(self, forms: Sequence[Form], blocks: Sequence[Sequence[int] | None], device: torch.device):
+        self.blocks = [block if block and accelerated(x, device) else None for x, block in zip(forms, blocks, strict=True)]
+        self.orders: list[Any] = []
+        self.strides: list[int] = []
+        for form, block in zip(forms, self.blocks, strict=True):
+            self.orders += ("tma", 1) if block else (form.order, form.align)
+            self.strides += [stride // form.align for stride in form.stride]
+
+    def __call__(self, *tensors: Tensor) -> list[Any]:
+        return [descriptor(x, block) if block else x for x, block in zip(tensors, self.blocks, strict=True)]
+
+
+def plan_of(
+    kernel: Any,
+    kind: str,
+    q: Form,
+    call: Call,
+    make: Callable[[Config, int, str], tuple[int, tuple[Any, ...], Callable[..., Any]]],
+) -> Plan:
+    """A plan of one launch, and forward of one that repairs it; `make` gives programs, arguments and description of operands.
+
+    Gradients are not repaired: bfloat16 parts hold all numbers but the smallest, from 2^-110 on.
+    """
+    size = q.shape[-1]
+    config = attention_config(kind, q.dtype, size)
+    bk = max(16, triton.next_power_of_2(size))
+
+    def launch(_: None, precision: str) -> Launch:
+        chosen = config
+        if precision == "ieee":
+            chosen = config._replace(bm=SHORT) if kind == "columns" else config._replace(bn=SHORT)
+        programs, arguments, describe = make(chosen, bk, split if precision == "gradient" else precision)
+        return Launch(kernel, programs, arguments, offsets=(), describe=describe, num_warps=config.num_warps)
+
+    split = product_precision(kind, q.dtype, call.precision)
+    return Plan([None], launch, "gradient" if kind in ("row_sums", "queries", "keys") else split)  # type: ignore[list-item, arg-type]
+
+
+@lru_cache(PLANS)
+def on_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
+    """A list of heads on the device, kept: a call that a CUDA graph records may not copy it there."""
+    return torch.tensor(numbers, dtype=torch.int32, device=device)
+
+
+@lru_cache(PLANS)
+def forward_plan(
+    q: Form, k: Form, v: Form, output: Form, weights: Form | None, heads: int, listed: bool, fill: bool, call: Call
+) -> Plan:
+    """The launch for some heads, with weights or without."""
+    batch, all_heads, queries, size = q.shape
+    kv_heads, keys = k.shape[1:3]
+    vector = weights.vector if weights and keys % weights.vector == 0 else 1
+    store_fast = weights is not None and vector > 1 and accelerated(weights, call.device)
+
+    def make(config: Config, bk: int, precision: str) -> tuple[int, tuple[Any, ...], Callable[..., Any]]:
+        bm, bn = config.bm, config.bn
+        operands = Operands((q, k, v, output), ([bm, bk], [bn, bk], [bn, bk], None), call.device)
+
+        def describe(q: Tensor, k: Tensor, v: Tensor, output: Tensor, weights: Tensor, *rest: Tensor) -> tuple[Any, ...]:
+            return (
+                *operands(q, k, v, output),
+                descriptor(weights.flatten(0, 1), [bm, bn]) if store_fast else weights,
+                weights,
+                *rest,
+            )
+
+        arguments = (
+            keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
+            *operands.strides, keys // vector, *operands.orders, "tma" if store_fast else "row", vector,
+            weights is not None, fill, listed, call.scores, call.window is not None, call.lengths, call.mask, precision,
+            size, bm, bn, bk, config.num_stages, config.by_rows,
+        )  # fmt: skip
+        return ceil_div(queries, bm) * batch * heads, arguments, describe
+
+    return plan_of(attention_kernel, "weights" if weights else "output", q, call, make)
+
+
+@lru_cache(PLANS)
+def columns_plan(q: Form, k: Form, call: Call) -> Plan:
+    """The launch for column sums."""
+    batch, all_heads, queries, size = q.shape
+    kv_heads, keys = k.shape[1:3]
+
+    def make(config: Config, bk: int, precision: str) -> tuple[int, tuple[Any, ...], Callable[..., Any]]:
+        bm, bn = config.bm, config.bn
+        operands = Operands((q, k), ([bm, bk], [bn, bk]), call.device)
+        arguments = (
+            keys - queries, queries, keys, call.window or 0, all_heads, batch, all_heads // max(1, kv_heads),
+            *operands.strides, *operands.orders, call.scores, call.window is not None, call.lengths, call.mask, precision,
+            size, bm, bn, bk, config.num_stages,
+        )  # fmt: skip
+        return ceil_div(keys, bn) * batch * all_heads, arguments, lambda q, k, *rest: (*operands(q, k), *rest)
+
+    return plan_of(columns_kernel, "columns", q, call, make)
+
+
+def causal_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    weights: Tensor,
+    columns: Tensor,
+    stats: Tensor,
+    *,
+    heads: tuple[int, ...],
+    fill: float | None,
+    **form: Any,
+) -> None:
+    """See trigemm.kernels.spec."""
+    if stats.numel():
+        call, masks, scalars = call_of(q, stats, **form)
+        everyone = tuple(range(q.shape[1]))
+        others = everyone if not heads else tuple(head for head in everyone if head not in heads)
+        forms = form_of(q), form_of(k), form_of(v), form_of(output)
+        for part, stored in ((heads, weights), (others, None)):
+            if part:
+                listed = part != everyone
+                plan = forward_plan(
+                    *forms, form_of(stored) if stored is not None else None, len(part), listed, fill is not None, call
+                )
+                numbers = on_device(part, q.device) if listed else stats
+                plan.run((q, k, v, output, stats if stored is None else stored, stats, numbers, *masks), *scalars, fill or 0.0)
+        if columns.numel():
+            columns_plan(*forms[:2], call).run((q, k, stats, *masks, columns), *scalars)
+    elif columns.numel():
+        columns.zero_()
+
+
+class Upstream(NamedTuple):
+    """Which gradients reach a backward."""
+
+    output: bool
+    weights: bool
+    sums: bool
+
+
+@lru_cache(PLANS)
+def queries_plan(forms: tuple[Form, ...], row_sums: bool, upstream: Upstream, heads: int, call: Call) -> Plan:
+    """The launch for row sums, or for the gradient of the queries; forms of q, k, v, d_output, output or dq, d_weights."""
+    q, k = forms[:2]
+    batch, all_heads, queries, size = q.shape
+    kv_heads, keys = k.shape[1:3]
+
+    def make(config: Config, bk: int, precision: str) -> tuple[int, tuple[Any, ...], Callable[..., Any]]:
+        bm, bn = config.bm, config.bn
+        operands = Operands(forms, ([bm, bk], [bn, bk], [bn, bk], [bm, bk], None, None), call.device)
+        arguments = (
+            keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
+            *operands.strides, *operands.orders, *upstream, row_sums,
+            call.scores, call.window is not None, call.lengths, call.mask, precision,
+            size, bm, bn, bk, config.num_stages, config.by_rows,
+        )  # fmt: skip
+        return ceil_div(queries, bm) * batch * all_heads, arguments, lambda *x: (*operands(*x[:6]), *x[6:])
+
+    return plan_of(queries_kernel, "row_sums" if row_sums else "queries", q, call, make)
+
+
+@lru_cache(PLANS)
+def keys_plan(forms: tuple[Form, ...], upstream: Upstream, heads: int, call: Call) -> Plan:
+    """The launch for the gradients of keys and values; forms of q, k, v, d_output, dk, dv, d_weights."""
+    q, k = forms[:2]
+    batch, all_heads, queries, size = q.shape
+    kv_heads, keys = k.shape[1:3]
+
+    def make(config: Config, bk: int, precision: str) -> tuple[int, tuple[Any, ...], Callable[..., Any]]:
+        bm, bn = config.bm, config.bn
+        operands = Operands(forms, ([bm, bk], [bn, bk], [bn, bk], [bm, bk], None, None, None), call.device)
+
+        def describe(*x: Tensor) -> tuple[Any, ...]:
+            *loaded, dk, dv, d_weights = operands(*x[:4], *x[-2:], x[4])
+            return *loaded, d_weights, *x[5:-2], dk, dv
+
+        arguments = (
+            keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
+            *operands.strides, *operands.orders, *upstream,
+            call.scores, call.window is not None, call.lengths, call.mask, precision, size, bm, bn, bk, config.num_stages,
+        )  # fmt: skip
+        return ceil_div(keys, bn) * batch * kv_heads, arguments, describe
+
+    return plan_of(keys_kernel, "keys", q, call, make)
+
+
+def causal_attention_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    output: Tensor,
+    stats: Tensor,
+    d_output: Tensor | None,
+    d_weights: Tensor | None,
+    d_columns: Tensor | None,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    *,
+    heads: tuple[int, ...],
+    scale: float,
+    **form: Any,
+) -> None:
+    """See trigemm.kernels.spec."""
+    if stats.numel() == 0:
+        dk.zero_()
+        dv.zero_()
+        return
+    call, masks, scalars = call_of(q, stats, scale=scale, **form)
+    upstream = Upstream(d_output is not None, d_weights is not None, d_columns is not None)
+    places = {head: place for place, head in enumerate(heads)}
+    slots = stats if d_weights is None else on_device(tuple(places.get(head, -1) for head in range(q.shape[1])), q.device)
+    d_output = q if d_output is None else d_output
+    d_weights = q if d_weights is None else d_weights
+    d_sums = stats if d_columns is None else d_columns.to(torch.float32).contiguous()
+    row_sums = torch.empty_like(stats[0])
+    loaded = form_of(q), form_of(k), form_of(v), form_of(d_output)
+    shared = stats, row_sums, d_sums, slots, *masks
+    for target, sums in ((output, True), (dq, False)):
+        plan = queries_plan((*loaded, form_of(target), form_of(d_weights)), sums, upstream, len(heads), call)
+        plan.run((q, k, v, d_output, target, d_weights, *shared), *scalars, scale)
+    forms = (*loaded, form_of(dk), form_of(dv), form_of(d_weights))
+    keys_plan(forms, upstream, len(heads), call).run((q, k, v, d_output, d_weights, *shared, dk, dv), *scalars, scale)

@@ -1,0 +1,63 @@
+"""Block sizes, warps and pipeline stages of the attention kernels, by kernel, precision and head size.
+
+`benchmarks/attention.py --sweep` measures them.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+PRECISIONS = {"highest": "float16x2", "high": "bf16x3", "medium": "bfloat16"}
+BACKWARD_PRECISIONS = {**PRECISIONS, "highest": "bf16x6"}
+
+
+class Config(NamedTuple):
+    """BM queries and BN keys in a tile; by_rows: the programs of all heads go from the longest rows to the shortest together."""
+
+    bm: int
+    bn: int
+    num_warps: int
+    num_stages: int
+    by_rows: bool = True
+
+
+# Kernel -> dtype's bits -> largest head size -> configuration.
+TABLE: dict[str, dict[int, dict[int, Config]]] = {
+    "output": {
+        16: {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
+        32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
+    },
+    "weights": {
+        16: {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
+        32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
+    },
+    "columns": {
+        16: {64: Config(64, 128, 4, 3), 128: Config(64, 128, 8, 3), 256: Config(64, 64, 8, 2)},
+        32: {64: Config(64, 64, 4, 2), 128: Config(32, 64, 4, 2), 256: Config(32, 64, 8, 1)},
+    },
+    "row_sums": {
+        16: {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
+        32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
+    },
+    "queries": {
+        16: {64: Config(64, 64, 4, 3), 128: Config(64, 64, 4, 2), 256: Config(64, 32, 8, 2)},
+        32: {64: Config(64, 32, 4, 2), 128: Config(64, 32, 8, 1), 256: Config(32, 32, 8, 1)},
+    },
+    "keys": {
+        16: {64: Config(64, 64, 4, 2), 128: Config(64, 64, 8, 2), 256: Config(32, 64, 8, 1)},
+        32: {64: Config(32, 64, 4, 1), 128: Config(32, 32, 8, 1), 256: Config(32, 32, 8, 1)},
+    },
+}
+
+
+def attention_config(kernel: str, dtype: torch.dtype, head_size: int) -> Config:
+    """The configuration of a kernel."""
+    by_size = TABLE[kernel][8 * dtype.itemsize]
+    return by_size[next(size for size in by_size if head_size <= size)]
+
+
+def product_precision(kernel: str, dtype: torch.dtype, precision: str) -> str:
+    """How a kernel makes products (see `multiply`): at "highest", "high" or "medium" for float32, exactly for half precision."""
+    if dtype != torch.float32:
+        return "tf32"
+    return (BACKWARD_PRECISIONS if kernel in ("row_sums", "queries", "keys") else PRECISIONS)[precision]

@@ -1,0 +1,249 @@
+"""Causal attention with tiles, forward: the output of some heads, with or without their weights.
+
+Each program has BM queries of one head and streams the keys that they see, BN at a time.
+
+    without weights   one pass: output and statistics of the rows grow together, rescaled when a row's maximum grows
+    with weights      two passes: the first makes the statistics alone; the second makes the scores again, and so each weight in
+                      its final form, stores it once and adds its part to the output
+
+The weights that no key needs (above the diagonal, beyond a window or a length) are stored before the first pass, which stores
+nothing: both proceed together.
+"""
+
+import triton
+import triton.language as tl
+
+from trigemm.kernels.tiles.attention_parts import (
+    counted,
+    live_tiles,
+    load_rows,
+    scores_of,
+    seen,
+    split_queries,
+    store_statistics,
+    weighted_sum,
+)
+from trigemm.kernels.tiles.multiply import store_flag, store_tile
+
+SCALARS = ["factor", "inner", "fill", "diagonal", "T", "S", "window", "all_heads", "heads", "batches", "group"]
+STRIDES = [f"{x}_{dim}" for x in "qkvo" for dim in ("batch", "head", "row", "column")] + ["w_row"]
+
+
+@triton.jit
+def row_program(tile_rows, matrices, BY_ROWS: tl.constexpr):
+    """(row of tiles, matrix) of this program: the longest rows first, of all matrices (BY_ROWS) or of one after the other."""
+    number = tl.program_id(0)
+    if BY_ROWS:
+        return tile_rows - 1 - number // matrices, number % matrices
+    else:
+        return tile_rows - 1 - number % tile_rows, number // tile_rows
+
+
+@triton.jit
+def store_weights(
+    w, w_ptr, value, matrix, top, j, diagonal, T, S, w_row,
+    W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, BELOW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Store tile j of the weights; BELOW: nothing above the diagonal. W_ORDER "tma": `w` is a descriptor."""
+    if W_ORDER == "tma" and not BELOW:
+        w.store([matrix, top, j * BN], value.to(w_ptr.dtype.element_ty).reshape(1, BM, BN))
+    else:
+        ptr = w_ptr + matrix.to(tl.int64) * T * S
+        rows = top.to(tl.int64) + tl.arange(0, BM)
+        columns = j * BN + tl.arange(0, BN)
+        if BELOW:
+            in_matrix = (rows < T)[:, None] & (columns < S)[None, :] & (columns[None, :] - rows[:, None] <= diagonal)
+            tl.store(ptr + rows[:, None] * S + columns[None, :], value.to(w_ptr.dtype.element_ty), mask=in_matrix)
+        else:
+            store_tile(ptr, value, rows, columns, T, S, w_row, 1, "row", W_ALIGN)
+
+
+@triton.jit
+def add_statistics(
+    top, total, k_flags, q, q_low, q_unscale, k, batch, kv_head, begin, end, rows,
+    factor, inner, diagonal, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column,
+    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, MASKED: tl.constexpr, SCORES: tl.constexpr,
+    WINDOW: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """First pass: maximum and sum of powers of each row, with tiles `begin` to `end` added."""
+    for j in tl.range(begin, end, num_stages=STAGES):
+        tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
+        scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
+        k_flags |= flags
+        if MASKED:
+            columns = j * BN + tl.arange(0, BN)
+            sees = seen(rows, columns, counted(columns, length, mask_ptr, KEY_MASK), diagonal, window, WINDOW)
+            scores = tl.where(sees, scores, float("-inf"))
+        above = tl.maximum(top, tl.max(scores, 1) * factor)
+        least = tl.where(above == float("-inf"), 0.0, above)
+        total = total * tl.exp2(top - least) + tl.sum(tl.exp2(scores * factor - least[:, None]), 1)
+        top = above
+    return top, total, k_flags
+
+
+@triton.jit
+def add_weights(
+    acc, v_flags, q, q_low, q_unscale, k, v, w, w_ptr, batch, kv_head, matrix, begin, end, row, rows, top, log_sum,
+    factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
+    k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, w_row,
+    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr,
+    W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, MASKED: tl.constexpr, FILL: tl.constexpr, SCORES: tl.constexpr,
+    WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Second pass: weights of tiles `begin` to `end` stored, and their part of the output added."""
+    for j in tl.range(begin, end, num_stages=STAGES):
+        tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
+        values = load_rows(v, batch, kv_head, j * BN, S, v_batch, v_head, v_row, v_column, SIZE, V_ORDER, V_ALIGN, BN, BK)
+        scores, _ = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
+        weights = tl.exp2((scores * factor - top[:, None]) - log_sum[:, None])
+        stored = weights
+        if MASKED:
+            columns = j * BN + tl.arange(0, BN)
+            counts = counted(columns, length, mask_ptr, KEY_MASK)
+            weights = tl.where(seen(rows, columns, counts, diagonal, window, WINDOW), weights, 0.0)
+            if LENGTHS or KEY_MASK:
+                values = tl.where(counts[:, None], values, 0.0)
+            stored = weights
+            if FILL:
+                stored = tl.where(columns[None, :] - rows[:, None] > diagonal, fill, weights)
+        store_weights(w, w_ptr, stored, matrix, row, j, diagonal, T, S, w_row, W_ORDER, W_ALIGN, MASKED and not FILL, BM, BN)
+        acc, flags = weighted_sum(weights, values, acc, PRECISION)
+        v_flags |= flags
+    return acc, v_flags
+
+
+@triton.jit
+def add_output(
+    acc, top, total, k_flags, v_flags, q, q_low, q_unscale, k, v, batch, kv_head, begin, end, rows,
+    factor, inner, diagonal, S, window, length, mask_ptr,
+    k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column,
+    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr,
+    MASKED: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr,
+    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The only pass where no weights are stored: statistics and output together."""
+    for j in tl.range(begin, end, num_stages=STAGES):
+        tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
+        values = load_rows(v, batch, kv_head, j * BN, S, v_batch, v_head, v_row, v_column, SIZE, V_ORDER, V_ALIGN, BN, BK)
+        scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
+        k_flags |= flags
+        if MASKED:
+            columns = j * BN + tl.arange(0, BN)
+            counts = counted(columns, length, mask_ptr, KEY_MASK)
+            scores = tl.where(seen(rows, columns, counts, diagonal, window, WINDOW), scores, float("-inf"))
+            if LENGTHS or KEY_MASK:
+                values = tl.where(counts[:, None], values, 0.0)
+        above = tl.maximum(top, tl.max(scores, 1) * factor)
+        least = tl.where(above == float("-inf"), 0.0, above)
+        powers = tl.exp2(scores * factor - least[:, None])
+        shrink = tl.exp2(top - least)
+        total = total * shrink + tl.sum(powers, 1)
+        acc, flags = weighted_sum(powers, values, acc * shrink[:, None], PRECISION)
+        v_flags |= flags
+        top = above
+    return acc, top, total, k_flags, v_flags
+
+
+@triton.jit(do_not_specialize=[*SCALARS, *STRIDES])
+def attention_kernel(
+    q, k, v, o_ptr, w, w_ptr, stats_ptr, heads_ptr, lengths_ptr, mask_ptr, flags_ptr, factor, inner, fill,
+    diagonal, T, S, window, all_heads, heads, batches, group,
+    q_batch, q_head, q_row, q_column, k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column,
+    o_batch, o_head, o_row, o_column, w_row,
+    Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr,
+    V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr, O_ORDER: tl.constexpr, O_ALIGN: tl.constexpr,
+    W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, WEIGHTS: tl.constexpr, FILL: tl.constexpr, LISTED: tl.constexpr,
+    SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, BY_ROWS: tl.constexpr,
+):  # fmt: skip
+    if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
+        return
+    EVERY: tl.constexpr = WINDOW or KEY_MASK or PRECISION == "ieee"
+    tile_row, matrix = row_program(tl.cdiv(T, BM), batches * heads, BY_ROWS)
+    batch = matrix // heads
+    head = matrix % heads
+    if LISTED:
+        head = tl.load(heads_ptr + head)
+    kv_head = head // group
+    length = S
+    if LENGTHS:
+        length = tl.minimum(tl.maximum(tl.load(lengths_ptr + batch), 0), S).to(tl.int32)
+    if KEY_MASK:
+        mask_ptr += batch.to(tl.int64) * S
+    row = tile_row * BM
+    rows = row + tl.arange(0, BM)  # [BM]
+    begin, inside, end, triangle = live_tiles(row, diagonal, T, length, window, WINDOW, EVERY, BM, BN)
+
+    if WEIGHTS:
+        for j in range(0, begin):
+            store_weights(
+                w,
+                w_ptr,
+                tl.zeros([BM, BN], tl.float32),
+                matrix,
+                row,
+                j,
+                diagonal,
+                T,
+                S,
+                w_row,
+                W_ORDER,
+                W_ALIGN,
+                not FILL,
+                BM,
+                BN,
+            )
+        for j in range(end, tl.cdiv(S, BN) if FILL else triangle):
+            columns = j * BN + tl.arange(0, BN)
+            value = tl.where(columns[None, :] - rows[:, None] > diagonal, fill, 0.0)
+            store_weights(w, w_ptr, value, matrix, row, j, diagonal, T, S, w_row, W_ORDER, W_ALIGN, not FILL, BM, BN)
+
+    queries = load_rows(q, batch, head, row, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)  # [BM, BK]
+    queries, low, unscale, q_flags = split_queries(queries, PRECISION, BM)
+    top = tl.full([BM], float("-inf"), tl.float32)
+    total = tl.zeros([BM], tl.float32)
+    acc = tl.zeros([BM, BK], tl.float32)
+    k_flags, v_flags = tl.zeros([BN], tl.int32), tl.zeros([BK], tl.int32)
+    for masked in tl.static_range(2):
+        first = inside if masked else begin
+        last = end if masked else inside
+        if masked or not EVERY:
+            if WEIGHTS:
+                top, total, k_flags = add_statistics(
+                    top, total, k_flags, queries, low, unscale, k, batch, kv_head, first, last, rows,
+                    factor, inner, diagonal, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column,
+                    K_ORDER, K_ALIGN, masked, SCORES, WINDOW, KEY_MASK, PRECISION, SIZE, BM, BN, BK, STAGES,
+                )  # fmt: skip
+            else:
+                acc, top, total, k_flags, v_flags = add_output(
+                    acc, top, total, k_flags, v_flags, queries, low, unscale, k, v, batch, kv_head, first, last, rows,
+                    factor, inner, diagonal, S, window, length, mask_ptr,
+                    k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, K_ORDER, K_ALIGN, V_ORDER, V_ALIGN,
+                    masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK, STAGES,
+                )  # fmt: skip
+    empty = total == 0
+    top = tl.where(empty, 0.0, top)
+    total = tl.where(empty, 1.0, total)
+    log_sum = tl.log2(total)
+    store_statistics(stats_ptr, batches * all_heads, batch * all_heads + head, rows, T, top, log_sum)
+    if WEIGHTS:
+        for masked in tl.static_range(2):
+            first = inside if masked else begin
+            last = end if masked else inside
+            if masked or not EVERY:
+                acc, v_flags = add_weights(
+                    acc, v_flags, queries, low, unscale, k, v, w, w_ptr, batch, kv_head, matrix, first, last, row, rows,
+                    top, log_sum, factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
+                    k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, w_row,
+                    K_ORDER, K_ALIGN, V_ORDER, V_ALIGN, W_ORDER, W_ALIGN,
+                    masked, FILL, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK, STAGES,
+                )  # fmt: skip
+    else:
+        acc = acc / total[:, None]
+    o_ptr += (batch.to(tl.int64) * o_batch + head.to(tl.int64) * o_head) * O_ALIGN
+    store_tile(o_ptr, acc, rows.to(tl.int64), tl.arange(0, BK), T, SIZE, o_row, o_column, O_ORDER, O_ALIGN)
+    if PRECISION == "float16x2":
+        flags = tl.maximum(tl.max(k_flags, 0), tl.max(v_flags, 0))
+        store_flag(flags_ptr, q_flags, tl.zeros([BM], tl.int32) | flags)

@@ -1,0 +1,148 @@
+"""What the attention kernels share: loads of rows, scores, who sees what, and weights from the statistics of a row.
+
+A score is `SCORES` of a product s = q . k, an increasing function of it, and its weight is made with powers of two:
+
+    "raw"      s                      factor = scale * log2(e), for a positive scale
+    "scaled"   s * inner              inner = scale, factor = log2(e)
+    "capped"   tanh(s * inner)        inner = scale / softcap, factor = softcap * log2(e)
+
+    weight = exp2(score * factor - top - log_sum)
+
+`top`, the maximum of score * factor in the row, is taken out first, and `log_sum`, log2 of the row's sum of powers, after it.
+Added up, the smaller of the two would lose its digits. A row that sees nothing has 0 for both.
+"""
+
+import triton
+import triton.language as tl
+
+from trigemm.kernels.tiles.multiply import load_tile, multiply_add, split_rows
+from trigemm.kernels.tiles.rows import product
+
+
+@triton.jit
+def load_rows(
+    x, batch, head, top, n_rows, x_batch, x_head, x_row, x_column,
+    SIZE: tl.constexpr, ORDER: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Rows `top` to top + ROWS of one head, [ROWS, COLUMNS], zero beyond its border. ORDER "tma": x is a descriptor."""
+    if ORDER == "tma":
+        return x.load([batch, head, top, 0]).reshape(ROWS, COLUMNS)
+    else:
+        ptr = x + (batch.to(tl.int64) * x_batch + head.to(tl.int64) * x_head) * ALIGN
+        rows = top.to(tl.int64) + tl.arange(0, ROWS)
+        return load_tile(ptr, rows, tl.arange(0, COLUMNS), n_rows, SIZE, x_row, x_column, ORDER, ALIGN)
+
+
+@triton.jit
+def split_queries(q, PRECISION: tl.constexpr, BM: tl.constexpr):
+    """A tile of queries as `product` takes it: (high part, low part, unscale, flags), the first alone where nothing is split."""
+    if PRECISION == "float16x2":
+        return split_rows(q)
+    else:
+        return q, q, tl.zeros([BM], tl.float32), tl.zeros([BM], tl.int32)
+
+
+@triton.jit
+def tanh(x):
+    """tanh to float32's accuracy: a polynomial where the closed form would cancel."""
+    power = tl.exp2(tl.abs(x) * -2.8853900817779268)  # exp(-2|x|)
+    far = (1.0 - power) / (1.0 + power)
+    square = x * x
+    near = 1.0 + square * (-0.333333333 + square * (0.133333333 + square * (-0.0539682540 + square * 0.0218694885)))
+    return tl.where(square < 0.0625, x * near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def scores_of(q, q_low, q_unscale, k, inner, SCORES: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """The scores of queries and keys, [BM, BN], and the flags of the keys."""
+    scores, flags = product(q, q_low, q_unscale, k, 1.0, PRECISION, BM, BN)
+    if SCORES != "raw":
+        scores = scores * inner
+    if SCORES == "capped":
+        scores = tanh(scores)
+    return scores, flags
+
+
+@triton.jit
+def counted(columns, length, mask_ptr, KEY_MASK: tl.constexpr):
+    """Which keys count, [len(columns)]."""
+    counts = columns < length
+    if KEY_MASK:
+        counts = counts & (tl.load(mask_ptr + columns, mask=counts, other=0) != 0)
+    return counts
+
+
+@triton.jit
+def seen(rows, columns, counts, diagonal, window, WINDOW: tl.constexpr):
+    """Which queries see which keys, [len(rows), len(columns)]."""
+    distance = columns[None, :] - rows[:, None]
+    sees = (distance <= diagonal) & counts[None, :]
+    if WINDOW:
+        sees = sees & (distance > diagonal - window)
+    return sees
+
+
+@triton.jit
+def live_tiles(top, diagonal, T, length, window, WINDOW: tl.constexpr, EVERY: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Tiles of keys that rows from `top` on need: (begin, inside, end, triangle).
+
+    Those from `begin` to `inside` are seen whole by every row, those up to `end` in part; those up to `triangle` touch the
+    triangle but have no keys that count. EVERY: all are taken to be seen in part.
+    """
+    last = tl.minimum(top + BM, T) + diagonal
+    end = tl.cdiv(tl.minimum(last, length), BN)
+    begin = 0 * end
+    inside = tl.minimum(top + diagonal + 1, length) // BN
+    if WINDOW:
+        begin = tl.minimum(tl.maximum(top + diagonal + 1 - window, 0) // BN, end)
+    if EVERY:
+        inside = begin
+    return begin, inside, end, tl.cdiv(last, BN)
+
+
+@triton.jit
+def slope_of(scores, SCORES: tl.constexpr):
+    """What soft-capping multiplies the gradient of scores by; nothing for the other kinds."""
+    return 1.0 - scores * scores if SCORES == "capped" else 1.0
+
+
+@triton.jit
+def multiply_into(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a @ b, with `a` in float32 rounded to the dtype of `b` if that is half precision."""
+    if b.dtype == tl.float32:
+        return multiply_add(a, b, acc, PRECISION)
+    else:
+        return tl.dot(a.to(b.dtype), b, acc)
+
+
+@triton.jit
+def weighted_sum(p, v, acc, PRECISION: tl.constexpr):
+    """acc + p @ v for weights p in 0 to 1, and flags of `v`, one a column where it is split."""
+    if PRECISION == "float16x2":
+        v_high, v_low, v_unscale, flags = split_rows(v.T)  # [HS, BN]
+        p = p * 16384.0
+        high = p.to(tl.float16)
+        low = ((p - high.to(tl.float32)) * 2048.0).to(tl.float16)
+        parts = tl.dot(high, v_low.T)
+        parts = tl.dot(low, v_high.T, parts)
+        parts = tl.dot(high, v_high.T, parts * 2.0**-11)
+        return acc + parts * (v_unscale * 2.0**-14)[None, :], flags
+    else:
+        flags = tl.zeros([v.shape[1]], tl.int32)
+        return multiply_into(p, v, acc, PRECISION), flags
+
+
+@triton.jit
+def statistics(stats_ptr, matrices, matrix, rows, T):
+    """`top` and `log_sum` of rows, [len(rows)] each. Beyond the border they make every weight 0."""
+    places = stats_ptr + matrix.to(tl.int64) * T + rows
+    in_rows = rows < T
+    top = tl.load(places, mask=in_rows, other=0.0)
+    return top, tl.load(places + matrices.to(tl.int64) * T, mask=in_rows, other=float("inf"))
+
+
+@triton.jit
+def store_statistics(stats_ptr, matrices, matrix, rows, T, top, log_sum):
+    places = stats_ptr + matrix.to(tl.int64) * T + rows
+    tl.store(places, top, mask=rows < T)
+    tl.store(places + matrices.to(tl.int64) * T, log_sum, mask=rows < T)
