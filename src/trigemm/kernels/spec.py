@@ -4,7 +4,7 @@ A kernel computes one operation on operands that have already been checked and b
 
     gemmt(a, b, out, *, alpha, diagonal, fill, precision, keep=True)
         a (…,M,K), b (…,K,N), out (…,M,N). The lower triangle of alpha * a @ b (an upper one arrives transposed).
-        `fill` a number: the rest of `out` is set to it. `fill` None: the rest of `out` is not touched; without `keep`, it may hold
+        `fill` a number: the rest of `out` is set to it. `fill` None: the rest of `out` is not touched; without `keep` it may hold
         anything afterwards.
     trmm(a, b, out, *, alpha, uplo, diagonal, precision)
         a (…,M,K), b (…,K,N), out (…,M,N). alpha * tri(a) @ b; the other half of `a` is not read into the result.

@@ -3,9 +3,9 @@
     error = max over the entries of (|result - referee| - rounding) / (|a| @ |b|)
 
 must be at most twice the same figure of torch's own product in the same dtype, computed from the same operands. `rounding` is
-half an ulp of the result, underflow included. torch computes float32 at "medium" as it likes, and on the CPU at "high" too: these
-are measured by rounding the operands to 8 and 11 significant bits, as bfloat16 and TF32 have. On the CPU half precision is measured
-as a float32 product that is rounded once.
+half an ulp of the result, underflow included. torch computes float32 at "medium" as it likes, and on the CPU at "high" too:
+these are measured by rounding the operands to 8 and 11 significant bits, as bfloat16 and TF32 have. On the CPU half precision is
+measured as a float32 product that is rounded once.
 
 The maximum over a few entries says little about a product, and in float64 the referee is no better than what it judges: there a
 floor applies.

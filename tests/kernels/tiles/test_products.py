@@ -1,14 +1,15 @@
 """The tile kernels by themselves, against the referee: in the interpreter where there is no GPU."""
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
 from trigemm import reference
+from trigemm.kernels.tiles import rows
 from trigemm.kernels.tiles.gemmt import gemmt, scores
 from trigemm.kernels.tiles.operand import form_of
-from trigemm.kernels.tiles.rows import takes
 from trigemm.kernels.tiles.syrk import syrk
 from trigemm.kernels.tiles.trmm import trmm
 
@@ -26,7 +27,7 @@ def random(*shape, dtype=torch.float32, device="cpu"):
 
 def by_rows(a, b, out):
     """Whether gemmt serves these operands by rows of tiles."""
-    return takes(form_of(a), form_of(b), form_of(out), out.device)
+    return rows.takes(form_of(a), form_of(b), form_of(out), out.device)
 
 
 def guarded(*shape, dtype, device):
@@ -79,6 +80,32 @@ def test_gemmt_by_rows(m, n, k, fill, dtype, device):
         expected = torch.where(inside, reference.gemmt(a, b, alpha=0.5, diagonal=diagonal), before if fill is None else fill)
         assert_close(out, expected, 0.5 * (a.double().abs() @ b.double().abs()), dtype)
         assert fill is not None or torch.equal(out[..., ~inside], before[..., ~inside])
+
+
+@pytest.mark.parametrize("fill", [None, 0.5])
+@pytest.mark.parametrize("by_tma", [True, False])
+def test_rows_are_stored_by_tma_or_by_threads(fill, by_tma, device, monkeypatch):
+    config = dataclasses.replace(rows.row_config(torch.float32, "highest"), stores_by_tma=by_tma, group=2)
+    monkeypatch.setattr(rows, "row_config", lambda *_: config)
+    rows.plan.cache_clear()
+    for n in (72, 75):  # rows of 75 do not end at a multiple of 16 bytes
+        a, b = random(5, 70, 16, device=device), random(5, n, 16, device=device).mT
+        out = torch.full((5, 70, 80), NAN, device=device)[..., :n]
+        gemmt(a, b, out, alpha=0.5, diagonal=1, fill=fill, precision="highest")
+        expected = reference.gemmt(a, b, alpha=0.5, diagonal=1, fill=NAN if fill is None else fill)
+        assert_close(out, expected, 0.5 * (a.double().abs() @ b.double().abs()), torch.float32)
+    rows.plan.cache_clear()
+
+
+@pytest.mark.parametrize("k", [16, 200])
+def test_gemmt_that_need_not_keep_the_rest(k, device):
+    a, b = random(2, 150, k, device=device), random(2, 136, k, device=device).mT
+    out, buffer = guarded(150, 136, dtype=torch.float32, device=device)
+    gemmt(a[0], b[0], out, alpha=0.5, diagonal=-3, fill=None, precision="highest", keep=False)
+    inside = reference.triangle_mask(150, 136, "lower", -3).to(device)
+    expected = reference.gemmt(a[0], b[0], alpha=0.5, diagonal=-3, fill=NAN)
+    assert_close(torch.where(inside, out, NAN), expected, 0.5 * (a[0].double().abs() @ b[0].double().abs()), torch.float32)
+    assert_guards_untouched(buffer)
 
 
 def test_rows_are_for_what_tma_can_address(device):
@@ -210,9 +237,9 @@ def test_more_than_2_to_the_31_elements(order):
     out = torch.full((n, n), NAN, dtype=torch.float16, device="cuda")
     view = out if order == "row" else out.mT
     gemmt(a, a.mT, view, alpha=1.0, diagonal=0, fill=None, precision="highest")
-    for rows in (slice(0, 300), slice(n - 300, n)):
-        expected = reference.gemmt(a[rows], a.mT, diagonal=rows.start, fill=NAN)
-        assert_close(view[rows], expected, a[rows].double().abs() @ a.double().abs().mT, torch.float16)
+    for part in (slice(0, 300), slice(n - 300, n)):
+        expected = reference.gemmt(a[part], a.mT, diagonal=part.start, fill=NAN)
+        assert_close(view[part], expected, a[part].double().abs() @ a.double().abs().mT, torch.float16)
     b = random(n, 8, dtype=torch.float16, device="cuda")
     result = torch.full((n, 8), NAN, dtype=torch.float16, device="cuda")
     trmm(view, b, result, alpha=1.0, uplo="lower", diagonal=0, precision="highest")

@@ -21,7 +21,11 @@ class Config:
     num_stages: int
 
 
-HALF = Config("tf32", (128, 128, 64), num_warps=4, num_stages=3)
+HALF = {
+    "gemmt": Config("tf32", (128, 128, 64), num_warps=8, num_stages=3),
+    "syrk": Config("tf32", (128, 128, 64), num_warps=8, num_stages=3),
+    "trmm": Config("tf32", (128, 128, 64), num_warps=4, num_stages=3),
+}
 FLOAT32 = {
     "highest": Config("bf16x6", (128, 128, 64), num_warps=8, num_stages=3),
     "high": Config("bf16x3", (128, 128, 64), num_warps=8, num_stages=3),
@@ -45,21 +49,21 @@ class RowConfig(Config):
     registers: int | None = None
 
 
-ROW_HALF = RowConfig("tf32", (64, 64, 0), num_warps=4, num_stages=3, stores_by_tma=True)
+ROW_HALF = RowConfig("tf32", (64, 128, 0), num_warps=4, num_stages=3)
 ROW_FLOAT32 = {
-    "highest": RowConfig("float16x2", (128, 64, 0), num_warps=8, num_stages=2, group=96, registers=128),
-    "high": RowConfig("tf32", (64, 64, 0), num_warps=4, num_stages=2),
+    "highest": RowConfig("float16x2", (128, 64, 0), num_warps=4, num_stages=3, group=96, stores_by_tma=True),
+    "high": RowConfig("float16", (64, 64, 0), num_warps=4, num_stages=2),
     "medium": RowConfig("bfloat16", (64, 64, 0), num_warps=4, num_stages=2),
 }
 
 
-def product_config(dtype: torch.dtype, precision: str, *, depth_contiguous: bool) -> Config:
-    """For a product by tiles; `precision` is "highest", "high" or "medium" and concerns float32 alone.
+def product_config(operation: str, dtype: torch.dtype, precision: str, *, depth_contiguous: bool) -> Config:
+    """For an operation by tiles; `precision` is "highest", "high" or "medium" and concerns float32 alone.
 
     depth_contiguous says whether the inner dimension of both operands has stride 1.
     """
     if dtype != torch.float32:
-        return HALF
+        return HALF[operation]
     return TF32 if precision == "high" and depth_contiguous else FLOAT32[precision]
 
 

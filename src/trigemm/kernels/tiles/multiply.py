@@ -4,6 +4,7 @@ float32 products as accurate as a float32 GEMM's are made on tensor cores, from 
 
     bf16x6      three bfloat16 parts hold all bits of a float32; the six products that matter are added
     float16x2   a row is scaled by a power of two; two float16 parts hold 22 bits; three products at twice TF32's rate
+    float16     the first of these parts alone: 11 bits, as many as TF32 has, and rounded to nearest, as TF32 products are not
 
 Both have limits: parts must be normal numbers. A program that meets an element beyond them leaves a flag, and a second
 launch of the same kernel computes flagged tiles again, without tensor cores ("ieee"); its other programs end at once.

@@ -70,7 +70,7 @@ class Plan:
     """
 
     def __init__(self, cuts: Iterable[Batches], launch: Callable[[Batches, str], Launch], precision: str):
-        repaired = precision in ("bf16x6", "float16x2")
+        repaired = precision in ("bf16x6", "float16", "float16x2")
         precisions = (precision, "ieee") if repaired else (precision,)
         made = [launch(batches, each) for batches in cuts for each in precisions]
         self.launches = [each for each in made if each.programs]

@@ -2,9 +2,10 @@
 
 A program computes one row of tiles: it keeps its tile of `a`, [BM, BK] with all of K, and streams the tiles of `b`,
 [BK, BN], that its row of the triangle needs. Tiles are loaded by the tensor memory accelerator (TMA), which wants rows at
-multiples of 16 bytes: `takes` says whether it can. They are stored by it, or by the threads, whichever is faster. REST says what
-becomes of the rest: "fill", the program goes on to the end of its row; "keep", nothing above the diagonal is written; "any", tiles
-that the diagonal crosses are written whole. Sectors of memory that are written in part cost much more than whole ones.
+multiples of 16 bytes: `takes` says whether it can. They are stored by it, or by the threads, whichever is faster.
+
+REST says what becomes of the rest: "fill", the program goes on to the end of its row; "keep", nothing above the diagonal is
+written; "any", tiles that the diagonal crosses are written whole. Sectors of memory written in part cost more than whole ones.
 """
 
 from collections.abc import Callable
@@ -37,23 +38,29 @@ def load_block(desc, batch0, batch1, batch2, row, ROWS: tl.constexpr, COLUMNS: t
 
 @triton.jit
 def product(a, a_low, a_unscale, b, alpha, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """alpha * a @ bᵀ, [BM, BN], of `b` [BN, BK], and the flags of `b`. For "float16x2", `a` has been split."""
+    """alpha * a @ bᵀ, [BM, BN], of `b` [BN, BK], and the flags of `b`. For "float16" and "float16x2", `a` has been split."""
     if PRECISION == "float16x2":
         b_high, b_low, b_unscale, flags = split_rows(b)
         low = tl.dot(a, b_low.T)
         low = tl.dot(a_low, b_high.T, low)
         acc = tl.dot(a, b_high.T, low * 2.0**-11)
         return acc * a_unscale[:, None] * b_unscale[None, :] * alpha, flags
+    elif PRECISION == "float16":
+        b_high, _, b_unscale, flags = split_rows(b)
+        return tl.dot(a, b_high.T) * a_unscale[:, None] * b_unscale[None, :] * alpha, flags
     else:
         return multiply_add(a, b.T, tl.zeros([BM, BN], tl.float32), PRECISION) * alpha, tl.zeros([BN], tl.int32)
 
 
 @triton.jit
-def store_below(ptr, value, rows, columns, M, N, diagonal, stride, ALIGN: tl.constexpr):
-    """Write the entries [BM, BN] of a tile that are in the triangle: 16 bytes at a time where all of them are, else one by one."""
+def store_below(ptr, value, rows, columns, M, N, diagonal, stride, VECTOR: tl.constexpr, ALIGN: tl.constexpr):
+    """Write the entries [BM, BN] of a tile that are in the triangle: 16 bytes at a time where all of them are, else one by one.
+
+    The stride is in units of VECTOR elements.
+    """
     last = columns // ALIGN * ALIGN + ALIGN - 1
     whole = (last[None, :] - rows[:, None] <= diagonal) & (rows < M)[:, None] & (last < N)[None, :]
-    pointers = tile_pointers(ptr, rows, columns, stride, 1, "row", ALIGN)
+    pointers = tile_pointers(ptr, rows, columns, stride, 1, "row", VECTOR)
     value = value.to(ptr.dtype.element_ty)
     tl.store(pointers, value, mask=whole)
     if ALIGN > 1:
@@ -93,7 +100,8 @@ def rows_kernel(
     # A batch dimension that an operand is stretched over is single in its descriptor, and its step is 0.
     a = load_block(a_desc, batch0 * a_step0, batch1 * a_step1, batch2 * a_step2, top, BM, BK)  # [BM, BK]
     a_flags, b_flags = tl.zeros([BM], tl.int32), tl.zeros([BN], tl.int32)
-    if PRECISION == "float16x2":
+    SPLIT: tl.constexpr = PRECISION == "float16" or PRECISION == "float16x2"
+    if SPLIT:
         a, a_low, a_unscale, a_flags = split_rows(a)
     else:
         a_low, a_unscale = a, alpha
@@ -111,7 +119,7 @@ def rows_kernel(
         b_flags |= flags
         columns = j * BN + tl.arange(0, BN)  # [BN]
         if REST == "keep":
-            store_below(c_ptr, acc, wide_rows, columns, M, N, diagonal, c_row, C_ALIGN)
+            store_below(c_ptr, acc, wide_rows, columns, M, N, diagonal, c_row, C_VECTOR, C_ALIGN)
         else:
             value = tl.where(columns[None, :] - rows[:, None] <= diagonal, acc, fill)
             if BY_TMA:
@@ -125,7 +133,7 @@ def rows_kernel(
                 c_desc.store([batch0, batch1, batch2, top, j * BN], value.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
             else:
                 store_tile(c_ptr, value, wide_rows, j * BN + tl.arange(0, BN), M, N, c_row, 1, "row", C_ALIGN)
-    if PRECISION == "float16x2":
+    if SPLIT:
         store_flag(flags_ptr, a_flags, b_flags)
 
 
