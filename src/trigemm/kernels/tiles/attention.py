@@ -100,27 +100,22 @@ class Operands:
         return [descriptor(x, block) if block else x for x, block in zip(tensors, self.blocks, strict=True)]
 
 
-def plan_of(
-    kernel: Any,
-    kind: str,
-    q: Form,
-    call: Call,
-    make: Callable[[Config, int, str], tuple[int, tuple[Any, ...], Callable[..., Any]]],
-) -> Plan:
+Made = tuple[int, tuple[Any, ...], Callable[..., Any]]
+
+
+def plan_of(kernel: Any, kind: str, q: Form, call: Call, config: Config, make: Callable[[Config, int, str], Made]) -> Plan:
     """A plan of one launch, and forward of one that repairs it; `make` gives programs, arguments and description of operands.
 
     Gradients are not repaired: bfloat16 parts hold all numbers but the smallest, from 2^-110 on.
     """
-    size = q.shape[-1]
-    config = attention_config(kind, q.dtype, size)
-    bk = max(16, triton.next_power_of_2(size))
+    bk = max(16, triton.next_power_of_2(q.shape[-1]))
 
     def launch(_: None, precision: str) -> Launch:
-        chosen = config
+        cut = config
         if precision == "ieee":
-            chosen = config._replace(bm=SHORT) if kind == "columns" else config._replace(bn=SHORT)
-        programs, arguments, describe = make(chosen, bk, split if precision == "gradient" else precision)
-        return Launch(kernel, programs, arguments, offsets=(), describe=describe, num_warps=config.num_warps)
+            cut = config._replace(bm=SHORT) if kind == "columns" else config._replace(bn=SHORT)
+        programs, arguments, describe = make(cut, bk, split if precision == "gradient" else precision)
+        return Launch(kernel, programs, arguments, offsets=(), describe=describe, **cut.options)
 
     split = product_precision(kind, q.dtype, call.precision)
     return Plan([None], launch, "gradient" if kind in ("row_sums", "queries", "keys") else split)  # type: ignore[list-item, arg-type]
@@ -134,7 +129,16 @@ def on_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
 
 @lru_cache(PLANS)
 def forward_plan(
-    q: Form, k: Form, v: Form, output: Form, weights: Form | None, heads: int, listed: bool, fill: bool, call: Call
+    q: Form,
+    k: Form,
+    v: Form,
+    output: Form,
+    weights: Form | None,
+    heads: int,
+    listed: bool,
+    fill: bool,
+    call: Call,
+    config: Config,
 ) -> Plan:
     """The launch for some heads, with weights or without."""
     batch, all_heads, queries, size = q.shape
@@ -142,8 +146,8 @@ def forward_plan(
     vector = weights.vector if weights and keys % weights.vector == 0 else 1
     store_fast = weights is not None and vector > 1 and accelerated(weights, call.device)
 
-    def make(config: Config, bk: int, precision: str) -> tuple[int, tuple[Any, ...], Callable[..., Any]]:
-        bm, bn = config.bm, config.bn
+    def make(cut: Config, bk: int, precision: str) -> Made:
+        bm, bn = cut.bm, cut.bn
         operands = Operands((q, k, v, output), ([bm, bk], [bn, bk], [bn, bk], None), call.device)
 
         def describe(q: Tensor, k: Tensor, v: Tensor, output: Tensor, weights: Tensor, *rest: Tensor) -> tuple[Any, ...]:
@@ -158,30 +162,30 @@ def forward_plan(
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, keys // vector, *operands.orders, "tma" if store_fast else "row", vector,
             weights is not None, fill, listed, call.scores, call.window is not None, call.lengths, call.mask, precision,
-            size, bm, bn, bk, config.num_stages, config.by_rows,
+            size, bm, bn, bk, cut.by_rows,
         )  # fmt: skip
         return ceil_div(queries, bm) * batch * heads, arguments, describe
 
-    return plan_of(attention_kernel, "weights" if weights else "output", q, call, make)
+    return plan_of(attention_kernel, "weights" if weights else "output", q, call, config, make)
 
 
 @lru_cache(PLANS)
-def columns_plan(q: Form, k: Form, call: Call) -> Plan:
+def columns_plan(q: Form, k: Form, call: Call, config: Config) -> Plan:
     """The launch for column sums."""
     batch, all_heads, queries, size = q.shape
     kv_heads, keys = k.shape[1:3]
 
-    def make(config: Config, bk: int, precision: str) -> tuple[int, tuple[Any, ...], Callable[..., Any]]:
-        bm, bn = config.bm, config.bn
+    def make(cut: Config, bk: int, precision: str) -> Made:
+        bm, bn = cut.bm, cut.bn
         operands = Operands((q, k), ([bm, bk], [bn, bk]), call.device)
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, *operands.orders, call.scores, call.window is not None, call.lengths, call.mask, precision,
-            size, bm, bn, bk, config.num_stages,
+            size, bm, bn, bk,
         )  # fmt: skip
         return ceil_div(keys, bn) * batch * all_heads, arguments, lambda q, k, *rest: (*operands(q, k), *rest)
 
-    return plan_of(columns_kernel, "columns", q, call, make)
+    return plan_of(columns_kernel, "columns", q, call, config, make)
 
 
 def causal_attention(
@@ -195,24 +199,24 @@ def causal_attention(
     *,
     heads: tuple[int, ...],
     fill: float | None,
-    **form: Any,
+    **options: Any,
 ) -> None:
     """See trigemm.kernels.spec."""
     if stats.numel():
-        call, masks, scalars = call_of(q, stats, **form)
+        call, masks, scalars = call_of(q, stats, **options)
         everyone = tuple(range(q.shape[1]))
         others = everyone if not heads else tuple(head for head in everyone if head not in heads)
         forms = form_of(q), form_of(k), form_of(v), form_of(output)
         for part, stored in ((heads, weights), (others, None)):
             if part:
-                listed = part != everyone
-                plan = forward_plan(
-                    *forms, form_of(stored) if stored is not None else None, len(part), listed, fill is not None, call
-                )
+                config = attention_config("output" if stored is None else "weights", q.dtype, q.shape[-1])
+                form, listed = None if stored is None else form_of(stored), part != everyone
+                plan = forward_plan(*forms, form, len(part), listed, fill is not None, call, config)
                 numbers = on_device(part, q.device) if listed else stats
                 plan.run((q, k, v, output, stats if stored is None else stored, stats, numbers, *masks), *scalars, fill or 0.0)
         if columns.numel():
-            columns_plan(*forms[:2], call).run((q, k, stats, *masks, columns), *scalars)
+            config = attention_config("columns", q.dtype, q.shape[-1])
+            columns_plan(*forms[:2], call, config).run((q, k, stats, *masks, columns), *scalars)
     elif columns.numel():
         columns.zero_()
 
@@ -226,35 +230,35 @@ class Upstream(NamedTuple):
 
 
 @lru_cache(PLANS)
-def queries_plan(forms: tuple[Form, ...], row_sums: bool, upstream: Upstream, heads: int, call: Call) -> Plan:
+def queries_plan(forms: tuple[Form, ...], row_sums: bool, upstream: Upstream, heads: int, call: Call, config: Config) -> Plan:
     """The launch for row sums, or for the gradient of the queries; forms of q, k, v, d_output, output or dq, d_weights."""
     q, k = forms[:2]
     batch, all_heads, queries, size = q.shape
     kv_heads, keys = k.shape[1:3]
 
-    def make(config: Config, bk: int, precision: str) -> tuple[int, tuple[Any, ...], Callable[..., Any]]:
-        bm, bn = config.bm, config.bn
+    def make(cut: Config, bk: int, precision: str) -> Made:
+        bm, bn = cut.bm, cut.bn
         operands = Operands(forms, ([bm, bk], [bn, bk], [bn, bk], [bm, bk], None, None), call.device)
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, *operands.orders, *upstream, row_sums,
             call.scores, call.window is not None, call.lengths, call.mask, precision,
-            size, bm, bn, bk, config.num_stages, config.by_rows,
+            size, bm, bn, bk, cut.by_rows,
         )  # fmt: skip
         return ceil_div(queries, bm) * batch * all_heads, arguments, lambda *x: (*operands(*x[:6]), *x[6:])
 
-    return plan_of(queries_kernel, "row_sums" if row_sums else "queries", q, call, make)
+    return plan_of(queries_kernel, "row_sums" if row_sums else "queries", q, call, config, make)
 
 
 @lru_cache(PLANS)
-def keys_plan(forms: tuple[Form, ...], upstream: Upstream, heads: int, call: Call) -> Plan:
+def keys_plan(forms: tuple[Form, ...], upstream: Upstream, heads: int, call: Call, config: Config) -> Plan:
     """The launch for the gradients of keys and values; forms of q, k, v, d_output, dk, dv, d_weights."""
     q, k = forms[:2]
     batch, all_heads, queries, size = q.shape
     kv_heads, keys = k.shape[1:3]
 
-    def make(config: Config, bk: int, precision: str) -> tuple[int, tuple[Any, ...], Callable[..., Any]]:
-        bm, bn = config.bm, config.bn
+    def make(cut: Config, bk: int, precision: str) -> Made:
+        bm, bn = cut.bm, cut.bn
         operands = Operands(forms, ([bm, bk], [bn, bk], [bn, bk], [bm, bk], None, None, None), call.device)
 
         def describe(*x: Tensor) -> tuple[Any, ...]:
@@ -264,11 +268,11 @@ def keys_plan(forms: tuple[Form, ...], upstream: Upstream, heads: int, call: Cal
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, *operands.orders, *upstream,
-            call.scores, call.window is not None, call.lengths, call.mask, precision, size, bm, bn, bk, config.num_stages,
+            call.scores, call.window is not None, call.lengths, call.mask, precision, size, bm, bn, bk,
         )  # fmt: skip
         return ceil_div(keys, bn) * batch * kv_heads, arguments, describe
 
-    return plan_of(keys_kernel, "keys", q, call, make)
+    return plan_of(keys_kernel, "keys", q, call, config, make)
 
 
 def causal_attention_backward(
@@ -286,14 +290,14 @@ def causal_attention_backward(
     *,
     heads: tuple[int, ...],
     scale: float,
-    **form: Any,
+    **options: Any,
 ) -> None:
     """See trigemm.kernels.spec."""
     if stats.numel() == 0:
         dk.zero_()
         dv.zero_()
         return
-    call, masks, scalars = call_of(q, stats, scale=scale, **form)
+    call, masks, scalars = call_of(q, stats, scale=scale, **options)
     upstream = Upstream(d_output is not None, d_weights is not None, d_columns is not None)
     places = {head: place for place, head in enumerate(heads)}
     slots = stats if d_weights is None else on_device(tuple(places.get(head, -1) for head in range(q.shape[1])), q.device)
@@ -304,7 +308,9 @@ def causal_attention_backward(
     loaded = form_of(q), form_of(k), form_of(v), form_of(d_output)
     shared = stats, row_sums, d_sums, slots, *masks
     for target, sums in ((output, True), (dq, False)):
-        plan = queries_plan((*loaded, form_of(target), form_of(d_weights)), sums, upstream, len(heads), call)
+        config = attention_config("row_sums" if sums else "queries", q.dtype, q.shape[-1])
+        plan = queries_plan((*loaded, form_of(target), form_of(d_weights)), sums, upstream, len(heads), call, config)
         plan.run((q, k, v, d_output, target, d_weights, *shared), *scalars, scale)
     forms = (*loaded, form_of(dk), form_of(dv), form_of(d_weights))
-    keys_plan(forms, upstream, len(heads), call).run((q, k, v, d_output, d_weights, *shared, dk, dv), *scalars, scale)
+    config = attention_config("keys", q.dtype, q.shape[-1])
+    keys_plan(forms, upstream, len(heads), call, config).run((q, k, v, d_output, d_weights, *shared, dk, dv), *scalars, scale)

@@ -12,13 +12,25 @@ BACKWARD_PRECISIONS = {**PRECISIONS, "highest": "bf16x6"}
 
 
 class Config(NamedTuple):
-    """BM queries and BN keys in a tile; by_rows: the programs of all heads go from the longest rows to the shortest together."""
+    """How a kernel is cut and compiled.
+
+    bm, bn       queries and keys in a tile
+    by_rows      the programs of all heads go from the longest rows to the shortest together, rather than head after head
+    registers    at most so many a thread, so that more programs fit; 0 leaves it to the compiler
+    """
 
     bm: int
     bn: int
     num_warps: int
     num_stages: int
     by_rows: bool = True
+    registers: int = 0
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What the compiler is told."""
+        limit = {"maxnreg": self.registers} if self.registers else {}
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, **limit}
 
 
 # Kernel -> dtype's bits -> largest head size -> configuration.

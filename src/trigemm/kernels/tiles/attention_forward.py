@@ -64,10 +64,10 @@ def add_statistics(
     factor, inner, diagonal, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column,
     K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, MASKED: tl.constexpr, SCORES: tl.constexpr,
     WINDOW: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """First pass: maximum and sum of powers of each row, with tiles `begin` to `end` added."""
-    for j in tl.range(begin, end, num_stages=STAGES):
+    for j in range(begin, end):
         tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
         scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
         k_flags |= flags
@@ -90,10 +90,10 @@ def add_weights(
     K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr,
     W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, MASKED: tl.constexpr, FILL: tl.constexpr, SCORES: tl.constexpr,
     WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Second pass: weights of tiles `begin` to `end` stored, and their part of the output added."""
-    for j in tl.range(begin, end, num_stages=STAGES):
+    for j in range(begin, end):
         tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
         values = load_rows(v, batch, kv_head, j * BN, S, v_batch, v_head, v_row, v_column, SIZE, V_ORDER, V_ALIGN, BN, BK)
         scores, _ = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
@@ -121,10 +121,10 @@ def add_output(
     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column,
     K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr,
     MASKED: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr,
-    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """The only pass where no weights are stored: statistics and output together."""
-    for j in tl.range(begin, end, num_stages=STAGES):
+    for j in range(begin, end):
         tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
         values = load_rows(v, batch, kv_head, j * BN, S, v_batch, v_head, v_row, v_column, SIZE, V_ORDER, V_ALIGN, BN, BK)
         scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
@@ -156,7 +156,7 @@ def attention_kernel(
     V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr, O_ORDER: tl.constexpr, O_ALIGN: tl.constexpr,
     W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, WEIGHTS: tl.constexpr, FILL: tl.constexpr, LISTED: tl.constexpr,
     SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, BY_ROWS: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BY_ROWS: tl.constexpr,
 ):  # fmt: skip
     if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
         return
@@ -214,14 +214,14 @@ def attention_kernel(
                 top, total, k_flags = add_statistics(
                     top, total, k_flags, queries, low, unscale, k, batch, kv_head, first, last, rows,
                     factor, inner, diagonal, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column,
-                    K_ORDER, K_ALIGN, masked, SCORES, WINDOW, KEY_MASK, PRECISION, SIZE, BM, BN, BK, STAGES,
+                    K_ORDER, K_ALIGN, masked, SCORES, WINDOW, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
                 )  # fmt: skip
             else:
                 acc, top, total, k_flags, v_flags = add_output(
                     acc, top, total, k_flags, v_flags, queries, low, unscale, k, v, batch, kv_head, first, last, rows,
                     factor, inner, diagonal, S, window, length, mask_ptr,
                     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, K_ORDER, K_ALIGN, V_ORDER, V_ALIGN,
-                    masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK, STAGES,
+                    masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
                 )  # fmt: skip
     empty = total == 0
     top = tl.where(empty, 0.0, top)
@@ -238,7 +238,7 @@ def attention_kernel(
                     top, log_sum, factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
                     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, w_row,
                     K_ORDER, K_ALIGN, V_ORDER, V_ALIGN, W_ORDER, W_ALIGN,
-                    masked, FILL, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK, STAGES,
+                    masked, FILL, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
                 )  # fmt: skip
     else:
         acc = acc / total[:, None]

@@ -66,10 +66,10 @@ def add_columns(
     sums, q_flags, k, k_low, k_unscale, q, stats_ptr, matrices, matrix, batch, head, begin, end, columns,
     factor, inner, diagonal, T, window, q_batch, q_head, q_row, q_column, Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr,
     MASKED: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Sums of weights with tiles `begin` to `end` of the queries added."""
-    for i in tl.range(begin, end, num_stages=STAGES):
+    for i in range(begin, end):
         rows = i * BM + tl.arange(0, BM)
         tile = load_rows(q, batch, head, i * BM, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)
         top, log_sum = statistics(stats_ptr, matrices, matrix, rows, T)
@@ -89,7 +89,7 @@ def columns_kernel(
     q_batch, q_head, q_row, q_column, k_batch, k_head, k_row, k_column,
     Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr,
     SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
         return
@@ -117,7 +117,7 @@ def columns_kernel(
             sums, q_flags = add_columns(
                 sums, q_flags, keys, low, unscale, q, stats_ptr, matrices, matrix, batch, head, first, last, columns,
                 factor, inner, diagonal, T, window, q_batch, q_head, q_row, q_column, Q_ORDER, Q_ALIGN,
-                masked, SCORES, WINDOW, PRECISION, SIZE, BM, BN, BK, STAGES,
+                masked, SCORES, WINDOW, PRECISION, SIZE, BM, BN, BK,
             )  # fmt: skip
     sums = tl.where(counted(columns, length, mask_ptr, KEY_MASK), sums, 0.0)
     tl.store(sums_ptr + matrix.to(tl.int64) * S + columns, sums.to(sums_ptr.dtype.element_ty), mask=columns < S)
@@ -133,10 +133,10 @@ def add_gradients(
     Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, DO_ORDER: tl.constexpr, DO_ALIGN: tl.constexpr,
     DW_ORDER: tl.constexpr, DW_ALIGN: tl.constexpr, D_OUTPUT: tl.constexpr, D_WEIGHTS: tl.constexpr, D_SUMS: tl.constexpr,
     MASKED: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of keys and values [BN, BK] with tiles `begin` to `end` of one head's queries added."""
-    for i in tl.range(begin, end, num_stages=STAGES):
+    for i in range(begin, end):
         rows = i * BM + tl.arange(0, BM)
         tile = load_rows(q, batch, head, i * BM, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)
         top, log_sum = statistics(stats_ptr, matrices, matrix, rows, T)
@@ -178,7 +178,7 @@ def keys_kernel(
     DK_ORDER: tl.constexpr, DK_ALIGN: tl.constexpr, DV_ORDER: tl.constexpr, DV_ALIGN: tl.constexpr,
     DW_ORDER: tl.constexpr, DW_ALIGN: tl.constexpr, D_OUTPUT: tl.constexpr, D_WEIGHTS: tl.constexpr, D_SUMS: tl.constexpr,
     SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     EVERY: tl.constexpr = WINDOW or PRECISION == "bf16x6"  # one loop compiles twice as fast
     kv_heads = all_heads // group
@@ -219,7 +219,7 @@ def keys_kernel(
                     factor, inner, diagonal, T, S, window, q_batch, q_head, q_row, q_column,
                     do_batch, do_head, do_row, do_column, dw_row, dw_column,
                     Q_ORDER, Q_ALIGN, DO_ORDER, DO_ALIGN, DW_ORDER, DW_ALIGN, D_OUTPUT, D_WEIGHTS, D_SUMS,
-                    masked, SCORES, WINDOW, PRECISION, SIZE, BM, BN, BK, STAGES,
+                    masked, SCORES, WINDOW, PRECISION, SIZE, BM, BN, BK,
                 )  # fmt: skip
     counts = counted(columns, length, mask_ptr, KEY_MASK)[:, None]
     dk = tl.where(counts, dk * scale, 0.0)

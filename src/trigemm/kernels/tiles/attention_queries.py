@@ -35,10 +35,10 @@ def add_tiles(
     DW_ORDER: tl.constexpr, DW_ALIGN: tl.constexpr,
     D_OUTPUT: tl.constexpr, D_WEIGHTS: tl.constexpr, D_SUMS: tl.constexpr, ROW_SUMS: tl.constexpr,
     MASKED: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr,
-    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Tiles `begin` to `end` added: to the row sums what is not made of the output, or to the gradient of the queries."""
-    for j in tl.range(begin, end, num_stages=STAGES):
+    for j in range(begin, end):
         columns = j * BN + tl.arange(0, BN)
         tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
         scores, _ = scores_of(q, q, top, tile, inner, SCORES, PRECISION, BM, BN)
@@ -80,7 +80,7 @@ def queries_kernel(
     O_ORDER: tl.constexpr, O_ALIGN: tl.constexpr, DW_ORDER: tl.constexpr, DW_ALIGN: tl.constexpr,
     D_OUTPUT: tl.constexpr, D_WEIGHTS: tl.constexpr, D_SUMS: tl.constexpr, ROW_SUMS: tl.constexpr,
     SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, BY_ROWS: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BY_ROWS: tl.constexpr,
 ):  # fmt: skip
     """ROW_SUMS: the row sums, with the output at `o_ptr`; else the gradient of the queries, written there."""
     EVERY: tl.constexpr = WINDOW or KEY_MASK or PRECISION == "bf16x6"  # one loop compiles twice as fast
@@ -130,7 +130,7 @@ def queries_kernel(
                 top, log_sum, factor, inner, diagonal, T, S, window, length, mask_ptr,
                 k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, dw_row, dw_column,
                 K_ORDER, K_ALIGN, V_ORDER, V_ALIGN, DW_ORDER, DW_ALIGN, D_OUTPUT, D_WEIGHTS, D_SUMS, ROW_SUMS,
-                masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK, STAGES,
+                masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
             )  # fmt: skip
     if ROW_SUMS:
         tl.store(row_sums_ptr + matrix.to(tl.int64) * T + rows, sums, mask=rows < T)
