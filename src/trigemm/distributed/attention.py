@@ -18,6 +18,9 @@ from trigemm.distributed.rotation import Rotation, Sums
 from trigemm.distributed.scores import zeros_for_sums
 from trigemm.distributed.split import rank_rows
 
+LARGER = 8
+"""Pieces of keys and values are so much larger than others: the output of a row is rescaled at each."""
+
 
 class RingAttention(torch.autograd.Function):
     """The output, and the weights of some heads: this rank's rows of them.
@@ -43,13 +46,14 @@ class RingAttention(torch.autograd.Function):
         ring = Ring(group, "causal_attention")
         products = Products(scale, precision)
         softmax = Softmax(q)
-        for visit in Rotation.of(ring, queries, keys, keys - queries, k, v).visits(k, v):
+        for visit in Rotation.of(ring, queries, keys, keys - queries, k, v, larger=LARGER).visits(k, v):
             for block in visit.blocks:
                 if block.live:
                     keys_of, values_of = visit.of(block)
                     softmax.add(q, keys_of, values_of, block, products)
         output, largest, logarithm = softmax.result()
         output = output.to(q.dtype)
+        del softmax
         weights = q.new_empty((q.shape[0], len(heads), q.shape[2], keys), dtype=weights_dtype)
         if heads:
             used, place = _key_heads(heads, q, k)
@@ -80,7 +84,7 @@ class RingAttention(torch.autograd.Function):
             of_weights = Upstream(q[:, heads], None, None, d_weights, largest[:, heads], logarithm[:, heads], delta, products)
             dq_listed = zeros_for_sums(of_weights.q)
             key_heads = torch.tensor([head // (q.shape[1] // k.shape[1]) for head in heads], device=q.device)
-        rotation = Rotation.of(ring, queries, keys, keys - queries, k, v)
+        rotation = Rotation.of(ring, queries, keys, keys - queries, k, v, larger=LARGER)
         sums = Sums(rotation, dk, dv)
         for visit in rotation.visits(k, v):
             share = sums.share(visit)

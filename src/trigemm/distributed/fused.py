@@ -9,6 +9,11 @@ from torch import Tensor
 aten = torch.ops.aten
 
 
+def takes(q: Tensor) -> bool:
+    """Whether there are kernels for these queries (B,NH,T,HS) at all."""
+    return q.device.type == "cuda" and q.dtype in (torch.float16, torch.bfloat16) and q.shape[3] <= 256
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, diagonal: int, scale: float) -> tuple[Tensor, Tensor] | None:
     """Attention to these keys alone, and the logarithm of each row's sum of exp(score): (B,NH,T,HS), (B,NH,T,1) in float32."""
     causal = _causal(q, k, diagonal)
@@ -51,8 +56,7 @@ def _interleaved(parts: tuple[Tensor, ...]) -> Tensor:
 
 def _causal(q: Tensor, k: Tensor, diagonal: int) -> bool | None:
     """Whether the kernel's own triangle is what is asked for, or no triangle at all; None where neither is."""
-    takes = q.device.type == "cuda" and q.dtype in (torch.float16, torch.bfloat16) and q.dim() == 4
-    if not takes or q.shape[3] % 8 or q.shape[3] > 256 or 0 in (q.numel(), k.numel()):
+    if not takes(q) or q.shape[3] % 8 or 0 in (q.numel(), k.numel()):
         return None
     if diagonal >= k.shape[2] - 1:
         return False

@@ -105,6 +105,12 @@ def write_weights(
         if fill is not None:
             place[..., block.own, :].fill_(fill)
         return
+    if fused.takes(q) and place.dtype == q.dtype:
+        from trigemm.kernels.tiles.block_weights import block_weights
+
+        queries, top, total, out = (x[..., block.own, :] for x in (q, largest, logarithm, place))
+        block_weights(queries, k, top, total, out, scale=products.scale, diagonal=block.diagonal, fill=fill)
+        return
     for rows, diagonal in _strips(q, k, block):
         weights = _weights(q, k, rows, diagonal, largest, logarithm, products).squeeze(-3)
         if fill and diagonal < len(block.columns) - 1:
@@ -135,8 +141,8 @@ def add_gradients(upstream: Upstream, k: Tensor, v: Tensor, block: Block, dq: Te
     """Add what a block gives to the gradients: to a rank's rows of dq, and to dk and dv of the block's keys."""
     q, products = upstream.q, upstream.products
     if upstream.output is not None and upstream.d_output is not None:
-        rows = (x[..., block.own, :] for x in (upstream.d_output, q, upstream.output, upstream.largest + upstream.logarithm))
-        above, queries, output, logarithm = rows
+        of_rows = (upstream.d_output, q, upstream.output, upstream.largest + upstream.logarithm)
+        above, queries, output, logarithm = (x[..., block.own, :] for x in of_rows)
         found = fused.gradients(above, queries, k, v, output, logarithm, block.diagonal, products.scale)
         if found is not None:
             for x, y in zip((dq[..., block.own, :], dk, dv), found, strict=True):

@@ -45,11 +45,11 @@ class Rotation:
     pieces: int
 
     @classmethod
-    def of(cls, ring: Ring, rows: int, columns: int, diagonal: int, *tensors: Tensor) -> "Rotation":
-        """The rotation of these tensors: in as few pieces as PIECE_BYTES allows, the same number on every rank."""
+    def of(cls, ring: Ring, rows: int, columns: int, diagonal: int, *tensors: Tensor, larger: int = 1) -> "Rotation":
+        """The rotation of these tensors: in as few pieces as `larger` * PIECE_BYTES allows, the same number on every rank."""
         most = ceil_div(columns, ring.size)
         size = sum(x.element_size() * x.shape[:-2].numel() * x.shape[-1] for x in tensors) * most
-        return cls(ring, rows, columns, diagonal, max(1, ceil_div(size, PIECE_BYTES)))
+        return cls(ring, rows, columns, diagonal, max(1, ceil_div(size, larger * PIECE_BYTES)))
 
     def columns_of(self, rank: int, piece: int | None = None) -> tuple[range, range]:
         head, tail = rank_rows(self.columns, self.ring.size, rank)
