@@ -7,7 +7,8 @@ Causal attention with the weights of some heads, scores, and `syrk`, in bfloat16
 compared with one rank at a small size, and is not timed if it is wrong. Times are medians of the slowest rank, in milliseconds;
 the memory is the peak of the fullest rank, operands included. `computing_ms` is the same call with nothing sent; what it lacks
 to `ms` is the part of the communication that is not hidden, `communication_share`. `predicted_ms` is what the model in
-`trigemm.distributed.scale` makes of rates that are measured first: of one rank in problems of a quarter of the edge, of a fill, and of the link.
+`trigemm.distributed.scale` makes of rates that are measured first: of one rank in problems of a quarter of the edge, of a fill,
+and of the link.
 """
 
 import argparse
