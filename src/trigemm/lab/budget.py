@@ -160,7 +160,7 @@ def floor(dtype: torch.dtype, precision: str, depth: int, entries: int) -> float
     """The least relative error that torch is taken to have.
 
     For few entries, what random roundings in sums of `depth` terms come to, beside the rounding of the operands or the result:
-    their own maximum means little. For many, half a rounding: there are data for which torch's product happens to be exact. In
+    their own maximum means little. For many, one rounding: there are data for which torch's product happens to be exact. In
     float64 the referee's sums are as wrong as those that it judges.
     """
     if dtype == torch.float64:
@@ -171,4 +171,4 @@ def floor(dtype: torch.dtype, precision: str, depth: int, entries: int) -> float
         once = UNIT[dtype]
     elif precision != "highest":
         once = 2 * (TF32_UNIT if precision == "high" else UNIT[torch.bfloat16])
-    return UNIT[torch.float32] * (2 + math.sqrt(depth)) + once if few else UNIT[torch.float32] / 2 + once / 4
+    return UNIT[torch.float32] * (2 + math.sqrt(depth)) + once if few else UNIT[torch.float32] + once / 4

@@ -3,6 +3,7 @@
 A replay is one call of the driver for the whole chain: what the host spends on each operation, it spends once, at the recording.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,11 @@ class Captured:
             torch.cuda.current_stream(device).wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             try:
-                with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                    result = function(*inputs)
+                with warnings.catch_warnings():
+                    # A function that fails, or launches nothing, is told of below.
+                    warnings.filterwarnings("ignore", "The CUDA Graph is empty", UserWarning)
+                    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                        result = function(*inputs)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:

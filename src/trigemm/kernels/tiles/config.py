@@ -31,8 +31,6 @@ FLOAT32 = {
     "high": Config("bf16x3", (128, 128, 64), num_warps=8, num_stages=3),
     "medium": Config("bfloat16", (128, 128, 64), num_warps=4, num_stages=2),
 }
-# TF32 products are fast only where the inner dimension of both operands is contiguous.
-TF32 = Config("tf32", (128, 128, 32), num_warps=8, num_stages=3)
 
 
 @dataclass(frozen=True)
@@ -57,14 +55,9 @@ ROW_FLOAT32 = {
 }
 
 
-def product_config(operation: str, dtype: torch.dtype, precision: str, *, depth_contiguous: bool) -> Config:
-    """For an operation by tiles; `precision` is "highest", "high" or "medium" and concerns float32 alone.
-
-    depth_contiguous says whether the inner dimension of both operands has stride 1.
-    """
-    if dtype != torch.float32:
-        return HALF[operation]
-    return TF32 if precision == "high" and depth_contiguous else FLOAT32[precision]
+def product_config(operation: str, dtype: torch.dtype, precision: str) -> Config:
+    """For an operation by tiles; `precision` is "highest", "high" or "medium" and concerns float32 alone."""
+    return FLOAT32[precision] if dtype == torch.float32 else HALF[operation]
 
 
 def row_config(dtype: torch.dtype, precision: str) -> RowConfig:

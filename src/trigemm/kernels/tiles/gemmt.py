@@ -102,7 +102,7 @@ def gemmt_kernel(
 def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: str, precision: str) -> Plan:
     """One program a live tile, and one a dead tile where there is a fill."""
     m, n, k = *c.shape[-2:], a.shape[-1]
-    config = product_config("gemmt", a.dtype, precision, depth_contiguous=a.stride[-1] == b.stride[-2] == 1)
+    config = product_config("gemmt", a.dtype, precision)
     bm, bn, bk = config.blocks
     has_fill = rest == "fill"
     whole = ceil_div(m, bm) * bm if has_fill else m

@@ -94,7 +94,7 @@ def syrk_kernel(
 def _plan(a: Form, c: Form, out: Form, device: torch.device, has_c: bool, uplo: str, precision: str) -> Plan:
     """One program a live tile of the lower triangle."""
     n, k = a.shape[-2:]
-    config = product_config("syrk", a.dtype, precision, depth_contiguous=a.stride[-1] == 1)
+    config = product_config("syrk", a.dtype, precision)
     block, _, bk = config.blocks
     schedule = Triangle(n, n).tiles(block, block)
 

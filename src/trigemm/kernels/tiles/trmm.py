@@ -113,7 +113,7 @@ def trmm_kernel(
 def _plan(a: Form, b: Form, c: Form, device: torch.device, uplo: str, diagonal: int, precision: str) -> Plan:
     """One program an output tile."""
     m, n, k = *c.shape[-2:], a.shape[-1]
-    config = product_config("trmm", a.dtype, precision, depth_contiguous=a.stride[-1] == b.stride[-2] == 1)
+    config = product_config("trmm", a.dtype, precision)
     bm, bn, bk = config.blocks
     tiles = ceil_div(m, bm) * ceil_div(n, bn)
 
