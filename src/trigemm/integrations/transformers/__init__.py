@@ -1,4 +1,4 @@
-"""Causal attention with exact weights in Hugging Face transformers 4.56 to 5.x: `pip install trigemm[transformers]`.
+"""Causal attention with exact weights in Hugging Face transformers 4.56 to 5.24: `pip install trigemm[transformers]`.
 
 Importing this module registers the attention implementation "trigemm" through the library's own interfaces of attention
 functions and masks, so that all of these work:
@@ -7,8 +7,8 @@ functions and masks, so that all of these work:
     model.set_attn_implementation("trigemm")
 
 A model set to it computes all its attention with `trigemm.causal_attention`, without weights, unless a call asks for them with
-`output_attentions=True` and the model passes that on (most do, GPT-2 does not). `attention_weights` collects the weights of chosen layers and heads of any decoder, whatever its
-implementation, and leaves its other layers alone.
+`output_attentions=True` and the model passes that on (most do, GPT-2 does not). `attention_weights` collects the weights of
+chosen layers and heads of any decoder, whatever its implementation, and leaves its other layers alone.
 
 Supported: decoder-only models whose attention layers dispatch through the library's `AttentionInterface` (GPT-2, Llama, Qwen 2
 and 3, Gemma 2 and 3, Mistral and most others): grouped heads, rotary positions, soft-capping, sliding windows; left- and
