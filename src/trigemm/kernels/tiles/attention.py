@@ -180,8 +180,8 @@ def columns_plan(q: Form, k: Form, call: Call, config: Config) -> Plan:
         operands = Operands((q, k), ([bm, bk], [bn, bk]), call.device)
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, batch, all_heads // max(1, kv_heads),
-            *operands.strides, *operands.orders, call.scores, call.window is not None, call.lengths, call.mask, precision,
-            size, bm, bn, bk,
+            *operands.strides, *operands.orders, queries % bm != 0,
+            call.scores, call.window is not None, call.lengths, call.mask, precision, size, bm, bn, bk,
         )  # fmt: skip
         return ceil_div(keys, bn) * batch * all_heads, arguments, lambda q, k, *rest: (*operands(q, k), *rest)
 
@@ -267,7 +267,7 @@ def keys_plan(forms: tuple[Form, ...], upstream: Upstream, heads: int, call: Cal
 
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
-            *operands.strides, *operands.orders, *upstream,
+            *operands.strides, *operands.orders, *upstream, queries % bm != 0,
             call.scores, call.window is not None, call.lengths, call.mask, precision, size, bm, bn, bk,
         )  # fmt: skip
         return ceil_div(keys, bn) * batch * kv_heads, arguments, describe

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from trigemm.kernels.tiles.attention_parts import (
     counted,
+    exponents,
     live_tiles,
     load_rows,
     scores_of,
@@ -77,7 +78,7 @@ def add_statistics(
             scores = tl.where(sees, scores, float("-inf"))
         above = tl.maximum(top, tl.max(scores, 1) * factor)
         least = tl.where(above == float("-inf"), 0.0, above)
-        total = total * tl.exp2(top - least) + tl.sum(tl.exp2(scores * factor - least[:, None]), 1)
+        total = total * tl.exp2(top - least) + tl.sum(tl.exp2(exponents(scores, factor, least[:, None])), 1)
         top = above
     return top, total, k_flags
 
@@ -97,7 +98,7 @@ def add_weights(
         tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
         values = load_rows(v, batch, kv_head, j * BN, S, v_batch, v_head, v_row, v_column, SIZE, V_ORDER, V_ALIGN, BN, BK)
         scores, _ = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
-        weights = tl.exp2((scores * factor - top[:, None]) - log_sum[:, None])
+        weights = tl.exp2(exponents(scores, factor, top[:, None]) - log_sum[:, None])
         stored = weights
         if MASKED:
             columns = j * BN + tl.arange(0, BN)
@@ -137,7 +138,7 @@ def add_output(
                 values = tl.where(counts[:, None], values, 0.0)
         above = tl.maximum(top, tl.max(scores, 1) * factor)
         least = tl.where(above == float("-inf"), 0.0, above)
-        powers = tl.exp2(scores * factor - least[:, None])
+        powers = tl.exp2(exponents(scores, factor, least[:, None]))
         shrink = tl.exp2(top - least)
         total = total * shrink + tl.sum(powers, 1)
         acc, flags = weighted_sum(powers, values, acc * shrink[:, None], PRECISION)

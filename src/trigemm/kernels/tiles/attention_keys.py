@@ -13,6 +13,7 @@ import triton.language as tl
 
 from trigemm.kernels.tiles.attention_parts import (
     counted,
+    exponents,
     load_rows,
     multiply_into,
     scores_of,
@@ -45,16 +46,16 @@ def query_tiles(left, diagonal, T, length, window, WINDOW: tl.constexpr, EVERY: 
 
 @triton.jit
 def transposed_weights(
-    k, k_low, k_unscale, q, rows, columns, top, log_sum, factor, inner, diagonal, window,
+    k, k_low, k_unscale, q, rows, columns, top, log_sum, factor, inner, diagonal, T, window,
     MASKED: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Weights of keys and queries [BN, BM], their scores, whether seen (all True unless MASKED), and the flags of the queries."""
     scores, flags = scores_of(k, k_low, k_unscale, q, inner, SCORES, PRECISION, BN, BM)
-    weights = tl.exp2((scores * factor - top[None, :]) - log_sum[None, :])
+    weights = tl.exp2(exponents(scores, factor, top[None, :]) - log_sum[None, :])
     if MASKED:
         distance = columns[:, None] - rows[None, :]
-        sees = distance <= diagonal
+        sees = (distance <= diagonal) & (rows < T)[None, :]  # a query beyond the border may have any score
         if WINDOW:
             sees = sees & (distance > diagonal - window)
         weights = tl.where(sees, weights, 0.0)
@@ -74,7 +75,7 @@ def add_columns(
         tile = load_rows(q, batch, head, i * BM, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)
         top, log_sum = statistics(stats_ptr, matrices, matrix, rows, T)
         weights, _, flags = transposed_weights(
-            k, k_low, k_unscale, tile, rows, columns, top, log_sum, factor, inner, diagonal, window,
+            k, k_low, k_unscale, tile, rows, columns, top, log_sum, factor, inner, diagonal, T, window,
             MASKED, SCORES, WINDOW, PRECISION, BM, BN,
         )  # fmt: skip
         q_flags |= flags
@@ -88,12 +89,12 @@ def columns_kernel(
     diagonal, T, S, window, all_heads, batches, group,
     q_batch, q_head, q_row, q_column, k_batch, k_head, k_row, k_column,
     Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr,
-    SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    UNEVEN: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr,
+    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
         return
-    EVERY: tl.constexpr = WINDOW or PRECISION == "ieee"
+    EVERY: tl.constexpr = WINDOW or UNEVEN or PRECISION == "ieee"
     matrices = batches * all_heads
     matrix = tl.program_id(0) % matrices
     batch = matrix // all_heads
@@ -142,7 +143,7 @@ def add_gradients(
         top, log_sum = statistics(stats_ptr, matrices, matrix, rows, T)
         row_sums = tl.load(row_sums_ptr + matrix.to(tl.int64) * T + rows, mask=rows < T, other=0.0)
         weights, scores, _ = transposed_weights(
-            k, k, top, tile, rows, columns, top, log_sum, factor, inner, diagonal, window,
+            k, k, top, tile, rows, columns, top, log_sum, factor, inner, diagonal, T, window,
             MASKED, SCORES, WINDOW, PRECISION, BM, BN,
         )  # fmt: skip
         d_weights = tl.zeros([BN, BM], tl.float32) - row_sums[None, :]
@@ -177,10 +178,10 @@ def keys_kernel(
     V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr, DO_ORDER: tl.constexpr, DO_ALIGN: tl.constexpr,
     DK_ORDER: tl.constexpr, DK_ALIGN: tl.constexpr, DV_ORDER: tl.constexpr, DV_ALIGN: tl.constexpr,
     DW_ORDER: tl.constexpr, DW_ALIGN: tl.constexpr, D_OUTPUT: tl.constexpr, D_WEIGHTS: tl.constexpr, D_SUMS: tl.constexpr,
-    SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    UNEVEN: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr,
+    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    EVERY: tl.constexpr = WINDOW or PRECISION == "bf16x6"  # one loop compiles twice as fast
+    EVERY: tl.constexpr = WINDOW or UNEVEN or PRECISION == "bf16x6"  # one loop compiles twice as fast
     kv_heads = all_heads // group
     matrices = batches * kv_heads
     batch = tl.program_id(0) % matrices // kv_heads

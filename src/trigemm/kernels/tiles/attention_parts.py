@@ -64,6 +64,12 @@ def scores_of(q, q_low, q_unscale, k, inner, SCORES: tl.constexpr, PRECISION: tl
 
 
 @triton.jit
+def exponents(scores, factor, top):
+    """scores * factor - top, rounded once: the rounding of `top` is the same for a whole row, and cancels in its weights."""
+    return tl.fma(scores, tl.zeros_like(scores) + factor, tl.zeros_like(scores) - top)
+
+
+@triton.jit
 def counted(columns, length, mask_ptr, KEY_MASK: tl.constexpr):
     """Which keys count, [len(columns)]."""
     counts = columns < length

@@ -12,6 +12,7 @@ import triton.language as tl
 from trigemm.kernels.tiles.attention_forward import row_program
 from trigemm.kernels.tiles.attention_parts import (
     counted,
+    exponents,
     live_tiles,
     load_rows,
     multiply_into,
@@ -42,7 +43,7 @@ def add_tiles(
         columns = j * BN + tl.arange(0, BN)
         tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
         scores, _ = scores_of(q, q, top, tile, inner, SCORES, PRECISION, BM, BN)
-        weights = tl.exp2((scores * factor - top[:, None]) - log_sum[:, None])
+        weights = tl.exp2(exponents(scores, factor, top[:, None]) - log_sum[:, None])
         d_weights = tl.zeros([BM, BN], tl.float32) - row_sums[:, None]
         if D_OUTPUT and not ROW_SUMS:
             values = load_rows(v, batch, kv_head, j * BN, S, v_batch, v_head, v_row, v_column, SIZE, V_ORDER, V_ALIGN, BN, BK)
