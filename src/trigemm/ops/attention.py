@@ -115,20 +115,22 @@ def causal_attention(
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
-    given = describe(q=q, k=k, v=v)
     if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise ValueError(f"{OPERATION}: q must be (B,NH,T,HS), and k and v (B,NH_kv,S,HS); got {given}")
+        raise ValueError(f"{OPERATION}: q must be (B,NH,T,HS), and k and v (B,NH_kv,S,HS); got {describe(q=q, k=k, v=v)}")
     heads, kv_heads, queries, keys = q.shape[1], k.shape[1], q.shape[2], k.shape[2]
     if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
-        raise ValueError(f"{OPERATION}: q's heads must be a multiple of k's; got {heads} and {kv_heads} ({given})")
+        raise ValueError(
+            f"{OPERATION}: q's heads must be a multiple of k's; got {heads} and {kv_heads} ({describe(q=q, k=k, v=v)})"
+        )
     if keys < queries:
         raise ValueError(
-            f"{OPERATION}: there must be at least as many keys as queries (S >= T); got S={keys}, T={queries} ({given})"
+            f"{OPERATION}: there must be at least as many keys as queries (S >= T); got S={keys}, T={queries} "
+            f"({describe(q=q, k=k, v=v)})"
         )
     if q.device.type == "cuda" and q.dtype != torch.float64 and q.shape[3] not in CUDA_HEAD_SIZES:
         raise ValueError(
-            f"{OPERATION}: head sizes are 16 to 256 on CUDA, got HS={q.shape[3]} ({given}); a smaller one can be padded with "
-            "zeros, with `scale` given"
+            f"{OPERATION}: head sizes are 16 to 256 on CUDA, got HS={q.shape[3]} ({describe(q=q, k=k, v=v)}); "
+            "a smaller one can be padded with zeros, with `scale` given"
         )
 
 

@@ -116,7 +116,7 @@ class Strip:
 
     def by_head(self, x: Tensor) -> Tensor:
         """[n, G * rows, …] as [n, G, rows, …]."""
-        return x.view(x.shape[0], self.problem.q.shape[1], -1, *x.shape[2:])
+        return x.view(x.shape[0], self.problem.q.shape[1], length(self.rows), *x.shape[2:])
 
     def above(self) -> Tensor:
         """[rows, rows], True above the diagonal, for the columns from `edge` on."""
