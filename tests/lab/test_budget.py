@@ -121,6 +121,8 @@ def test_relative_error_changes_nothing(dtype):
 def test_underflow_costs_half_the_smallest_number():
     rounding = budget.Rounding.of(torch.float16, depth=100, factor=0.5)
     assert rounding.underflow == pytest.approx(2.0**-25)
+    assert budget.Rounding.of(SINGLE, depth=8, factor=4.0).unit == 2.0**-24
+    assert budget.Rounding.of(SINGLE, depth=8, factor=-3.0).unit == 2.0**-23
     assert budget.Rounding.of(SINGLE, depth=8, factor=4.0).underflow == (6 * 32 + 0.5) * 2.0**-149
 
 

@@ -87,7 +87,7 @@ def absolute(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def factor(operation: str, operands: Sequence[Tensor], parameters: Mapping[str, Any]) -> float:
     """What the plain product is multiplied by."""
-    if not operation.startswith("causal"):
+    if not operation.startswith("causal_scores"):
         return float(parameters.get("alpha", 1.0))
     scale = parameters.get("scale")
     return 1 / math.sqrt(operands[0].shape[-1]) if scale is None else float(scale)
@@ -127,9 +127,9 @@ def torch_matmul(a: Tensor, b: Tensor, precision: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The part of an error that needs no excuse: one rounding of the result, and what is lost below the smallest number.
+    """The part of an error that needs no excuse: one rounding of the result, one by a factor, and what underflows.
 
-    unit        relative, of the result's dtype
+    unit        relative: of the result's dtype, and of the accumulator's where a factor is no power of two
     underflow   absolute: half the result's smallest number, and the accumulator's smallest number for each product of a term
     """
 
@@ -141,7 +141,8 @@ class Rounding:
         """For a sum of `depth` terms that is then multiplied by `factor`."""
         products = depth * (SPLIT_PRODUCTS if dtype == torch.float32 else 1)
         lost = products * smallest(accumulator(dtype)) * max(1.0, abs(factor))
-        return cls(UNIT[dtype], smallest(dtype) / 2 + lost)
+        scaled = UNIT[accumulator(dtype)] if factor and abs(math.frexp(factor)[0]) != 0.5 else 0.0
+        return cls(UNIT[dtype] + scaled, smallest(dtype) / 2 + lost)
 
 
 def relative_error(value: Tensor, expected: Tensor, magnitude: Tensor, rounding: Rounding) -> Tensor:
