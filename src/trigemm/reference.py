@@ -74,13 +74,14 @@ def causal_scores_qkvpacked(qkv: Tensor, *, scale: float | None = None, fill: fl
 def causal_softmax(scores: Tensor, *, diagonal: int | None = None) -> Tensor:
     """Softmax over the causal part of each row, zeros elsewhere: (…,T,S) -> (…,T,S). `diagonal` is S - T where none is given."""
     rows, columns = scores.shape[-2:]
-    seen = _masked(scores.double(), "lower", columns - rows if diagonal is None else diagonal, -math.inf)
+    diagonal = columns - rows if diagonal is None else diagonal
+    seen = _masked(scores.double(), "lower", diagonal, -math.inf)
     if scores.numel() == 0:
         return seen
     largest = seen.detach().amax(-1, keepdim=True)
     powers = (seen - largest.masked_fill(largest == -math.inf, 0.0)).exp()
     total = powers.sum(-1, keepdim=True)
-    return powers / total.masked_fill(total == 0, 1.0)  # a row with nothing to see is zeros
+    return _masked(powers / total.masked_fill(total == 0, 1.0), "lower", diagonal, 0.0)  # a row with nothing to see is zeros
 
 
 def causal_attention(
@@ -102,10 +103,10 @@ def causal_attention(
     scores = causal_scores(q, k, scale=scale, fill=0.0)
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
+    counts = torch.ones(keys, dtype=torch.bool, device=k.device) if key_mask is None else key_mask[:, None, None, :]
     if window is not None:
-        scores = _masked(scores, "upper", keys - queries - window + 1, -math.inf)
+        counts = counts & triangle_mask(queries, keys, "upper", keys - queries - window + 1).to(k.device)
     if key_mask is not None:
-        scores = scores.masked_fill(~key_mask[:, None, None, :], -math.inf)
         v = v.masked_fill(~key_mask[:, None, :, None], 0.0)
-    weights = causal_softmax(scores)
+    weights = causal_softmax(scores.masked_fill(~counts, -math.inf)).masked_fill(~counts, 0.0)
     return weights @ v.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1), weights

@@ -44,7 +44,8 @@ def test_two_hundred_cases_pass(tmp_path):
     assert [summary["operation"] for summary in summaries] == list(Sweep().operations)
     for summary in summaries:
         assert summary.keys() == FIELDS
-        assert (summary["cases"], summary["passed"], summary["failed"], summary["failure"]) == (40, 40, 0, None)
+        assert summary["passed"] == summary["cases"] >= 200 // len(summaries)
+        assert (summary["failed"], summary["failure"]) == (0, None)
         assert 0 < summary["worst_error_over_budget"] <= 1
     assert path.read_text() == result.stdout
     assert run("--cases", "1", "--save", str(path)).exit_code == 0

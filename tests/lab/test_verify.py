@@ -17,13 +17,20 @@ SMALL = {
     "syrk": Case("syrk", {"N": 9, "K": 5}, batch=((2,), (2,)), parameters={"beta": 2.0, "uplo": "lower"}),
     "causal_scores": Case("causal_scores", {"B": 2, "NH": 4, "NH_kv": 2, "T": 5, "S": 9, "HS": 6}),
     "causal_scores_qkvpacked": Case("causal_scores_qkvpacked", {"B": 2, "T": 9, "NH": 2, "HS": 6}),
+    "causal_softmax": Case("causal_softmax", {"T": 7, "S": 9}, batch=((2,),)),
+    "causal_attention": Case(
+        "causal_attention",
+        {"B": 2, "NH": 4, "NH_kv": 2, "T": 5, "S": 6, "HS": 3},
+        parameters={"return_weights": [2, 1], "fill": -2.5, "softcap": 0.5, "window": 4},
+    ),
 }
 
 
 @pytest.mark.parametrize("out", [None, "stepped"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_public_operations_pass(operation, out):
-    assert verify_case(replace(SMALL[operation], out=out)).passed
+    case = SMALL[operation]
+    assert verify_case(replace(case, out=out if operation != "causal_attention" else None)).passed
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -32,16 +39,20 @@ def test_what_is_verified_is_what_users_call(operation, monkeypatch):
 
     def wrong(*operands, **options):
         called.append(options)
-        return right(*operands, **options).mul_(1.5)
+        result = right(*operands, **options)
+        (result[1] if isinstance(result, tuple) else result).mul_(1.5)
+        return result
 
     right = getattr(trigemm, operation)
     monkeypatch.setattr(trigemm, operation, wrong)
-    case = replace(SMALL[operation], out="sliced")
+    takes_out = operation != "causal_attention"
+    case = replace(SMALL[operation], out="sliced" if takes_out else None)
     verdict = verify_case(case)
     assert not verdict.passed
     (options,) = called
-    assert options.items() >= {**case.parameters, "precision": "highest"}.items()
-    assert not options["out"].is_contiguous()
+    precision = {} if operation == "causal_softmax" else {"precision": "highest"}
+    assert options.items() >= {**case.parameters, **precision}.items()
+    assert not takes_out or not options["out"].is_contiguous()
 
 
 def test_a_call_that_raises_fails(monkeypatch):

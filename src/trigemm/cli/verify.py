@@ -115,8 +115,9 @@ def _sweep(
 def _kernels(key: str, operations: list[str] | None, device: str) -> "dict[str, KernelSpec]":
     """Each operation's kernel of this number or name."""
     from trigemm.kernels.catalogue import CATALOGUE
+    from trigemm.lab.cases import KERNEL_OPERATIONS
 
-    among = [spec for spec in CATALOGUE if not operations or spec.operation in operations]
+    among = [spec for spec in CATALOGUE if spec.operation in (operations or KERNEL_OPERATIONS)]
     found = {spec.operation: spec for spec in among if key in (str(spec.number), spec.name)}
     if not found:
         listed = ", ".join(f"{spec.number} {spec.name} ({spec.operation})" for spec in among)

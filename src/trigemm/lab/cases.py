@@ -7,6 +7,8 @@ The sizes of a case go by the names of the operation's dimensions:
     syrk                      N, K                    a (…,N,K), and c (…,N,N) where `beta` is among the parameters
     causal_scores             B, NH, NH_kv, T, S, HS  q (B,NH,T,HS), k (B,NH_kv,S,HS)
     causal_scores_qkvpacked   B, T, NH, HS            qkv (B,T,3,NH,HS)
+    causal_softmax            T, S                    scores (…,T,S)
+    causal_attention          B, NH, NH_kv, T, S, HS  q (B,NH,T,HS), k and v (B,NH_kv,S,HS)
 
 A case determines its operands to the last bit (trigemm.lab.operands), and prints as the Python that makes it again.
 """
@@ -19,7 +21,8 @@ from typing import Any
 
 from trigemm.kernels.spec import ALL_DTYPES
 
-OPERATIONS = ("gemmt", "trmm", "syrk", "causal_scores", "causal_scores_qkvpacked")
+OPERATIONS = ("gemmt", "trmm", "syrk", "causal_scores", "causal_scores_qkvpacked", "causal_softmax", "causal_attention")
+KERNEL_OPERATIONS = ("gemmt", "trmm", "syrk", "causal_scores_qkvpacked", "causal_softmax")
 PRECISIONS = ("highest", "high", "medium")
 LAYOUTS = ("contiguous", "transposed", "packed", "sliced", "stepped", "expanded", "misaligned")
 VALUES = ("normal", "wide", "huge", "tiny", "nonfinite", "sparse")
@@ -40,7 +43,7 @@ _LARGE_SIZES: Mapping[str, int] = {"odd": 1023, "eight": 1000, "sixteen": 1024}
 class Case:
     """One problem to verify.
 
-    batch        leading dimensions of each operand of gemmt, trmm or syrk; they broadcast
+    batch        leading dimensions of each operand of gemmt, trmm, syrk or causal_softmax; they broadcast
     parameters   keyword arguments of the operation, those that are not at their default
     layouts      how each operand lies in memory, one of LAYOUTS; contiguous where the list ends
     out          the layout of the tensor given as `out=`; None: none is given
@@ -83,14 +86,17 @@ class Case:
         sizes = self.sizes
         if self.operation == "causal_scores_qkvpacked":
             return ((sizes["B"], sizes["T"], 3, sizes["NH"], sizes["HS"]),)
-        if self.operation == "causal_scores":
-            return (
+        if self.operation in ("causal_scores", "causal_attention"):
+            q, k = (
                 (sizes["B"], sizes["NH"], sizes["T"], sizes["HS"]),
                 (sizes["B"], sizes["NH_kv"], sizes["S"], sizes["HS"]),
             )
-        if self.operation == "syrk":
+            return (q, k) if self.operation == "causal_scores" else (q, k, k)
+        if self.operation == "causal_softmax":
+            matrices: tuple[tuple[int, int], ...] = ((sizes["T"], sizes["S"]),)
+        elif self.operation == "syrk":
             N, K = sizes["N"], sizes["K"]
-            matrices: tuple[tuple[int, int], ...] = ((N, K), (N, N)) if "beta" in self.parameters else ((N, K),)
+            matrices = ((N, K), (N, N)) if "beta" in self.parameters else ((N, K),)
         else:
             M, N, K = sizes["M"], sizes["N"], sizes["K"]
             matrices = ((M, K), (K, N))
@@ -106,6 +112,8 @@ class Case:
 
     def unread(self, operand: int) -> tuple[str, int] | None:
         """The (uplo, diagonal) of the triangle of an operand that may be read, where the rest of it may not."""
+        if self.operation == "causal_softmax":
+            return "lower", self.parameters.get("diagonal", self.sizes["S"] - self.sizes["T"])
         if self.operation == "trmm" and operand == 0:
             return self.parameters.get("uplo", "lower"), self.parameters.get("diagonal", 0)
         uplo = self.parameters.get("uplo", "full")
@@ -148,14 +156,22 @@ def _draw(
     kinds = [form.choices(list(_SIZES), (50, 12, 25, 10, 3))[0] for _ in range(3)]
     first, second, third = (_size(rng, kind, largest) for kind in kinds)
     gradient = not for_kernel and operation in DIFFERENTIABLE and form.random() < 0.15
-    values = "normal" if gradient else rng.choices(VALUES, (40, 20, 10, 10, 10, 10))[0]
+    # What overflows in a score has no weight that could be foreseen.
+    chances = {"causal_attention": (50, 20, 0, 10, 0, 20), "causal_softmax": (40, 20, 0, 10, 20, 10)}
+    values = "normal" if gradient else rng.choices(VALUES, chances.get(operation, (40, 20, 10, 10, 10, 10)))[0]
     parameters: dict[str, Any] = {}
     batch: tuple[tuple[int, ...], ...] = ()
 
     alpha = rng.choice((1.0, 1.0, 0.5, -1.25, 3.0, 0.0))
     if alpha != 1 and not (alpha == 0 and values in ("huge", "nonfinite")):
         parameters["alpha"] = alpha
-    if operation in ("gemmt", "trmm"):
+    if operation == "causal_softmax":
+        parameters.pop("alpha", None)
+        sizes = {"T": first, "S": second}
+        if rng.random() < 0.5:
+            parameters["diagonal"] = rng.choice((0, 1, -1, 5, -5, 40, -40, first + 3, -second - 3))
+        batch = _batch(rng, form)[:1]
+    elif operation in ("gemmt", "trmm"):
         sizes = {"M": first, "N": second, "K": third}
         if form.random() < 0.4 and not (for_kernel and operation == "gemmt"):
             parameters["uplo"] = "upper"
@@ -182,13 +198,26 @@ def _draw(
         if for_kernel or rng.random() < 0.5:
             parameters["scale"] = rng.choice((1.0, 0.125, -0.3))
         B, heads = rng.choice((1, 2, 3)), rng.choice((1, 2, 3))
-        if operation == "causal_scores":
+        if operation in ("causal_scores", "causal_attention"):
             queries, keys = sorted((first, second))
             group = form.choice((1, 1, 2, 4))
-            sizes = {"B": B, "NH": heads * group, "NH_kv": heads, "T": queries, "S": keys, "HS": third or 1}
+            size = (
+                third or 1
+                if operation == "causal_scores"
+                else form.choice([size for size in (16, 24, 40, 64, 80, 128, 256) if size <= max(16, largest)])
+            )
+            sizes = {"B": B, "NH": heads * group, "NH_kv": heads, "T": queries, "S": keys, "HS": size}
         else:
             sizes = {"B": B, "T": first, "NH": heads, "HS": third or 1}
-    if operation not in ("trmm", "syrk"):
+    if operation == "causal_attention":
+        for name, options in (("softcap", (0.5, 30.0)), ("window", (1, 5, 40))):
+            if form.random() < 0.25:
+                parameters[name] = rng.choice(options)
+        listed = [head for head in range(sizes["NH"]) if rng.random() < 0.5] or [0]
+        weights = form.choice((False, True, listed))
+        if weights is not False:
+            parameters["return_weights"] = weights
+    if operation not in ("trmm", "syrk", "causal_softmax") and not (operation == "causal_attention" and weights is False):
         fills = (0.0, -inf, nan, -2.5, 1.0)
         # A number, or none: the other values make no other kernel.
         chosen = None if form.random() < 0.3 else rng.choice(fills)
@@ -204,7 +233,7 @@ def _draw(
         parameters=parameters,
         layouts=tuple(form.choice(LAYOUTS) for _ in range(operands)),
         out=form.choice([layout for layout in LAYOUTS if layout != "expanded"])
-        if for_kernel or (not gradient and form.random() < 0.6)
+        if for_kernel or (not gradient and operation != "causal_attention" and form.random() < 0.6)
         else None,
         values=values,
         gradient=gradient,

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trigemm.lab import budget
+from trigemm.lab import attention, budget
 from trigemm.lab.budget import Rounding
 from trigemm.lab.operands import bits, triangle
 from trigemm.triangle import Triangle, Uplo
@@ -60,8 +60,10 @@ def result_shape(operation: str, operands: Sequence[Tensor], parameters: Mapping
     first, last = operands[0].shape, operands[-1].shape
     if operation == "causal_scores_qkvpacked":
         return first[0], first[3], first[1], first[1]
-    if operation == "causal_scores":
+    if operation == "causal_scores" or (operation == "causal_attention" and attention.gives_weights(operation, parameters)):
         return (*first[:-1], last[-2])
+    if operation in attention.OPERATIONS:
+        return tuple(first)
     if operation == "syrk":
         rows, columns = first[-2], first[-2]
     elif operation == "trmm":
@@ -81,7 +83,10 @@ def result_triangle(operation: str, shape: Sequence[int], parameters: Mapping[st
         return Triangle(rows, columns, uplo, parameters.get("diagonal", 0))
     if operation == "syrk":
         return Triangle(rows, columns, uplo) if parameters.get("uplo", "full") != "full" else None
-    return Triangle(rows, columns, "lower", columns - rows) if operation.startswith("causal") else None
+    if operation == "causal_softmax" and parameters.get("diagonal") is not None:
+        return Triangle(rows, columns, "lower", parameters["diagonal"])
+    square = operation.startswith("causal_scores") or attention.gives_weights(operation, parameters)
+    return Triangle(rows, columns, "lower", columns - rows) if square else None
 
 
 def verify_output(
@@ -99,6 +104,8 @@ def verify_output(
     `before` is what the output held before as integers, for `fill=None`: without it, nothing outside the triangle counts then.
     `writes_all`: it never counts.
     """
+    if operation == "causal_attention":
+        operands, parameters = attention.alone(operands, parameters)
     first = operands[0]
     shape = result_shape(operation, operands, parameters)
     if (tuple(result.shape), result.dtype, result.device) != (shape, first.dtype, first.device):
@@ -107,17 +114,20 @@ def verify_output(
         )
     part_of = result_triangle(operation, shape, parameters)
     if part_of is not None and not writes_all:
-        fill = parameters.get("fill", -math.inf if operation.startswith("causal") else 0.0)
+        fill = parameters.get("fill", -math.inf if operation.startswith("causal_scores") else 0.0)
         index = _wrong_outside(result, part_of, fill, before)
         if index is not None:
             due = "what it was" if fill is None else f"the fill {fill}"
             return Verdict.fail(f"entry {index} outside the triangle is {result[index].item()}, not {due}", index)
     depth = max(first.shape[-2:]) if operation == "trmm" else first.shape[-1]
+    if operation == "causal_attention":
+        depth = max(depth, operands[-1].shape[-2])
     judge = Judge(result.dtype, precision, depth, budget.factor(operation, operands, parameters), part_of)
+    rules = attention if operation in attention.OPERATIONS else budget
     for start, chunk, part in _chunks(operation, operands, result):
-        expected = budget.referee(operation, chunk, parameters)
-        magnitude = budget.magnitude(operation, chunk, parameters)
-        plain = budget.plain_product(operation, chunk, parameters, precision).double() * judge.factor
+        expected = rules.referee(operation, chunk, parameters)
+        magnitude = rules.magnitude(operation, chunk, parameters)
+        plain = rules.plain_product(operation, chunk, parameters, precision).double() * judge.factor
         if operation == "syrk" and len(chunk) > 1 and parameters.get("beta"):
             plain = plain + parameters["beta"] * chunk[1].double()
         judge.add(part, expected, magnitude, plain, start)

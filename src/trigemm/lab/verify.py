@@ -7,6 +7,7 @@ operand, or around the output.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 import trigemm
 from trigemm.kernels.spec import KernelSpec
 from trigemm.lab import budget
+from trigemm.lab.attention import gives_weights
 from trigemm.lab.cases import Case
 from trigemm.lab.judge import Judge, Verdict, result_shape, result_triangle, verify_output
 from trigemm.lab.operands import Guarded, build, place, random_values, triangle
@@ -111,13 +113,18 @@ def _entry(kernel: Kernel | str) -> Kernel:
 
 
 def _public_call(case: Case, operands: Sequence[Tensor], out: Guarded | None) -> Callable[[], Any]:
-    options: dict[str, Any] = {**case.parameters, "precision": case.precision}
+    options: dict[str, Any] = dict(case.parameters)
+    if case.operation != "causal_softmax":  # which has no products
+        options["precision"] = case.precision
     if out is not None:
         options["out"] = out.view
     if case.operation == "syrk" and len(operands) > 1:
         options["c"] = operands[1]
         operands = operands[:1]
-    return lambda: getattr(trigemm, case.operation)(*operands, **options)
+    call = partial(getattr(trigemm, case.operation), *operands, **options)
+    if case.operation == "causal_attention" and gives_weights(case.operation, case.parameters):
+        return lambda: call()[1]
+    return call
 
 
 def _kernel_call(
@@ -130,6 +137,9 @@ def _kernel_call(
         "syrk": {"alpha": 1.0, "beta": 0.0, "uplo": "full"},
         "causal_scores_qkvpacked": {"scale": None, "fill": -math.inf},
     }
+    if operation == "causal_softmax":
+        rows, columns = out.shape[-2:]
+        return lambda: entry(operands[0], out, diagonal=parameters.get("diagonal", columns - rows))
     options = {**defaults[operation], **parameters}
     if operation == "causal_scores_qkvpacked":
         options["scale"] = budget.factor(operation, operands, parameters)

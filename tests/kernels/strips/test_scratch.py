@@ -14,3 +14,8 @@ def test_scratch_is_kept_by_name_and_by_thread():
     thread.start()
     thread.join()
     assert not numpy.shares_memory(first, others[0])
+
+
+def test_scratch_begins_at_a_cache_line():
+    for size in (1, 1000, 2**23 + 1):
+        assert scratch("aligned", (size,), numpy.uint8).ctypes.data % 64 == 0

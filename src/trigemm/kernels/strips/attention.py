@@ -153,7 +153,8 @@ class Strip:
             return self.weights(careful=True) if scores[..., :1].isnan().any() else (scores, slope)
         empty = scores.amax(-1, keepdim=True) == -torch.inf
         torch.softmax(scores.masked_fill_(empty, 0.0), -1, out=scores)
-        return scores.masked_fill_(empty, 0.0), slope
+        self.hide(scores.masked_fill_(empty, 0.0), 0.0)  # a row with a NaN is NaN where it sees something
+        return scores, slope
 
     def listed(self, heads: Sequence[int], kv_heads: int) -> Iterator[tuple[int, int, int, int]]:
         """The listed heads that are in this strip: (matrix in the strip, head in its group) and (batch, place in the list)."""

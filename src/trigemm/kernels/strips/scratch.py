@@ -9,6 +9,9 @@ import numpy
 KEPT_BYTES = 2**23
 """The largest buffer that is kept; what is larger is allocated anew."""
 
+LINE = 64
+"""Bytes in a cache line."""
+
 
 class _Buffers(threading.local):
     def __init__(self) -> None:
@@ -25,9 +28,16 @@ def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
     (2, 3)
     """
     size = prod(shape) * numpy.dtype(dtype).itemsize
-    if size > KEPT_BYTES:
-        return numpy.empty(shape, dtype)
     buffer = _buffers.by_name.get(name)
-    if buffer is None or buffer.nbytes < size:
-        buffer = _buffers.by_name[name] = numpy.empty(size, numpy.uint8)
+    if size > KEPT_BYTES or buffer is None or buffer.nbytes < size:
+        buffer = _aligned(size)
+        if size <= KEPT_BYTES:
+            _buffers.by_name[name] = buffer
     return buffer[:size].view(dtype).reshape(shape)
+
+
+def _aligned(size: int) -> Any:
+    """New memory that begins where a cache line does, as torch's: what a BLAS adds up, and in which order, may depend on it."""
+    buffer = numpy.empty(size + LINE, numpy.uint8)
+    begin = -buffer.ctypes.data % LINE
+    return buffer[begin : begin + size]

@@ -43,7 +43,7 @@ def causal_softmax(scores: Tensor, out: Tensor, *, diagonal: int) -> None:
             powers = seen(x, strip, -torch.inf)
             empty = powers.amax(-1, keepdim=True) == -torch.inf
             powers = torch.softmax(powers.masked_fill_(empty, 0.0), -1, out=powers).masked_fill_(empty, 0.0)
-            y[..., :end] = powers
+            y[..., :end] = seen(powers, strip, 0.0)  # a row with a NaN is NaN inside the triangle
         y[..., end:] = 0.0
 
 

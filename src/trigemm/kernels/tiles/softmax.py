@@ -59,6 +59,7 @@ def softmax_kernel(
         powers = tl.exp(x - tl.where(largest == minus_infinity, 0.0, largest)[:, None])
         total = tl.sum(powers, 1)
         powers /= tl.where(total == 0, 1.0, total)[:, None]
+        powers = tl.where(offsets[None, :] <= rows[:, None] + diagonal, powers, 0.0)  # a row with a NaN is NaN inside alone
         store_tile(b_ptr, powers, rows, offsets, M, N, b_row, b_column, B_ORDER, B_ALIGN)
     else:
         live = tl.minimum(tl.maximum(tl.minimum(top + BM, M) + diagonal, 0), N)
@@ -74,7 +75,8 @@ def softmax_kernel(
         total = tl.where(total == 0, 1.0, total)[:, None]
         for first in range(0, live, BN):
             x = load_lower(a_ptr, rows, first + offsets, M, N, a_row, a_column, diagonal, minus_infinity, A_ORDER, A_ALIGN)
-            store_tile(b_ptr, tl.exp(x - largest) / total, rows, first + offsets, M, N, b_row, b_column, B_ORDER, B_ALIGN)
+            powers = tl.where((first + offsets)[None, :] <= rows[:, None] + diagonal, tl.exp(x - largest) / total, 0.0)
+            store_tile(b_ptr, powers, rows, first + offsets, M, N, b_row, b_column, B_ORDER, B_ALIGN)
         for first in range(tl.cdiv(live, BN) * BN, N, BN):
             store_tile(b_ptr, tl.zeros([BM, BN], tl.float32), rows, first + offsets, M, N, b_row, b_column, B_ORDER, B_ALIGN)
 
