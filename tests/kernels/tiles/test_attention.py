@@ -176,6 +176,14 @@ def test_infinite_scores(device):
     assert (problem.weights[0, 0, 0] == 0).all()
 
 
+def test_plans_are_told_apart_by_the_dtypes_of_results_and_lengths(device):
+    for dtype, integers in ((torch.float32, torch.int64), (torch.float64, torch.int32), (torch.float16, torch.int64)):
+        lengths = torch.tensor([5, 9], dtype=integers, device=device)
+        problem = Problem(device, (2, 1, 1, 9, 16, 16), heads=(0,), key_lengths=lengths)
+        problem.weights, problem.columns = problem.weights.to(dtype), problem.columns.to(dtype)
+        problem.forward().check_forward(1e-3)
+
+
 def test_results_are_the_same_bit_for_bit(device):
     first, second = (Problem(device, (1, 2, 1, 70, 70, 16), heads=(1,)) for _ in range(2))
     second.q, second.k, second.v = first.q, first.k, first.v

@@ -33,7 +33,7 @@ class Call(NamedTuple):
     """What a launch depends on beside the forms of its operands."""
 
     device: torch.device
-    lengths: bool
+    lengths: torch.dtype | None
     mask: bool
     window: int | None
     scores: str
@@ -65,7 +65,7 @@ def call_of(
         scores, factor, inner = ("raw", scale * LOG2_E, 1.0) if scale > 0 else ("scaled", LOG2_E, scale)
     lengths = stats if key_lengths is None else key_lengths.contiguous()
     mask = stats if key_mask is None else key_mask.contiguous().view(torch.uint8)
-    call = Call(q.device, key_lengths is not None, key_mask is not None, window, scores, precision)
+    call = Call(q.device, None if key_lengths is None else key_lengths.dtype, key_mask is not None, window, scores, precision)
     return call, Masks(lengths, mask), (factor, inner)
 
 
@@ -144,7 +144,7 @@ def forward_plan(
     batch, all_heads, queries, size = q.shape
     kv_heads, keys = k.shape[1:3]
     vector = weights.vector if weights and keys % weights.vector == 0 else 1
-    store_fast = weights is not None and vector > 1 and accelerated(weights, call.device)
+    store_fast = weights is not None and vector > 1 and weights.dtype.itemsize <= 4 and accelerated(weights, call.device)
 
     def make(cut: Config, bk: int, precision: str) -> Made:
         bm, bn = cut.bm, cut.bn
@@ -161,7 +161,7 @@ def forward_plan(
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, keys // vector, *operands.orders, "tma" if store_fast else "row", vector,
-            weights is not None, fill, listed, call.scores, call.window is not None, call.lengths, call.mask, precision,
+            weights is not None, fill, listed, call.scores, call.window is not None, call.lengths is not None, call.mask, precision,
             size, bm, bn, bk, cut.by_rows,
         )  # fmt: skip
         return ceil_div(queries, bm) * batch * heads, arguments, describe
@@ -170,8 +170,8 @@ def forward_plan(
 
 
 @lru_cache(PLANS)
-def columns_plan(q: Form, k: Form, call: Call, config: Config) -> Plan:
-    """The launch for column sums."""
+def columns_plan(q: Form, k: Form, dtype: torch.dtype, call: Call, config: Config) -> Plan:
+    """The launch for column sums of that dtype."""
     batch, all_heads, queries, size = q.shape
     kv_heads, keys = k.shape[1:3]
 
@@ -181,7 +181,7 @@ def columns_plan(q: Form, k: Form, call: Call, config: Config) -> Plan:
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, *operands.orders, queries % bm != 0,
-            call.scores, call.window is not None, call.lengths, call.mask, precision, size, bm, bn, bk,
+            call.scores, call.window is not None, call.lengths is not None, call.mask, precision, size, bm, bn, bk,
         )  # fmt: skip
         return ceil_div(keys, bn) * batch * all_heads, arguments, lambda q, k, *rest: (*operands(q, k), *rest)
 
@@ -216,7 +216,7 @@ def causal_attention(
                 plan.run((q, k, v, output, stats if stored is None else stored, stats, numbers, *masks), *scalars, fill or 0.0)
         if columns.numel():
             config = attention_config("columns", q.dtype, q.shape[-1])
-            columns_plan(*forms[:2], call, config).run((q, k, stats, *masks, columns), *scalars)
+            columns_plan(*forms[:2], columns.dtype, call, config).run((q, k, stats, *masks, columns), *scalars)
     elif columns.numel():
         columns.zero_()
 
@@ -242,7 +242,7 @@ def queries_plan(forms: tuple[Form, ...], row_sums: bool, upstream: Upstream, he
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, *operands.orders, *upstream, row_sums,
-            call.scores, call.window is not None, call.lengths, call.mask, precision,
+            call.scores, call.window is not None, call.lengths is not None, call.mask, precision,
             size, bm, bn, bk, cut.by_rows,
         )  # fmt: skip
         return ceil_div(queries, bm) * batch * all_heads, arguments, lambda *x: (*operands(*x[:6]), *x[6:])
@@ -268,7 +268,7 @@ def keys_plan(forms: tuple[Form, ...], upstream: Upstream, heads: int, call: Cal
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, *operands.orders, *upstream, queries % bm != 0,
-            call.scores, call.window is not None, call.lengths, call.mask, precision, size, bm, bn, bk,
+            call.scores, call.window is not None, call.lengths is not None, call.mask, precision, size, bm, bn, bk,
         )  # fmt: skip
         return ceil_div(keys, bn) * batch * kv_heads, arguments, describe
 
