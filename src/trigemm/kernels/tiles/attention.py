@@ -161,8 +161,8 @@ def forward_plan(
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, keys // vector, *operands.orders, "tma" if store_fast else "row", vector,
-            weights is not None, fill, listed, call.scores, call.window is not None, call.lengths is not None, call.mask, precision,
-            size, bm, bn, bk, cut.by_rows,
+            weights is not None, fill, listed, call.scores, call.window is not None, call.lengths is not None, call.mask,
+            precision, size, bm, bn, bk, cut.by_rows,
         )  # fmt: skip
         return ceil_div(queries, bm) * batch * heads, arguments, describe
 
