@@ -1,5 +1,6 @@
 """What the site is made of beside the pages in this folder: notebooks, tables and the report from records, commands."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -17,7 +18,7 @@ from trigemm.kernels.catalogue import CATALOGUE
 from trigemm.lab import report
 
 ROOT = Path(__file__).parents[1]
-MARKER = re.compile(r"<!-- (table|command|rungs):(\S+) -->")
+MARKER = re.compile(r"<!-- (table|command|rungs|lines):(\S+) -->")
 LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)([^)]+)\)")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -47,8 +48,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Puts things where a page asks for them: <!-- table:NAME -->, <!-- command:NAME -->, <!-- rungs:OPERATION -->."""
-    make = {"table": _table, "command": _command, "rungs": _rungs}
+    """Puts things where a page asks for them: tables, commands, rungs of an operation, lines of a file of records."""
+    make = {"table": _table, "command": _command, "rungs": _rungs, "lines": _lines}
     return MARKER.sub(lambda found: make[found[1]](found[2]), markdown)
 
 
@@ -63,6 +64,20 @@ def _records() -> report.Loaded:
 
 def _table(name: str) -> str:
     return report.table(name, _records().benchmarks)
+
+
+def _lines(request: str) -> str:
+    """FILE|FIELD=VALUE,…|FIELD,…: those fields of the lines of a file under benchmarks/ that have these values."""
+    name, wanted, fields = request.split("|")
+    conditions = dict(each.split("=") for each in wanted.split(",") if each)
+    columns = fields.split(",")
+    rows = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for line in (ROOT / "benchmarks" / name).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if all(str(record[field]) == value for field, value in conditions.items()):
+            cells = (f"{x:.4g}" if isinstance(x, float) else str(x) for x in (record[column] for column in columns))
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
 
 
 def _rungs(operation: str) -> str:

@@ -50,7 +50,7 @@ class RowConfig(Config):
 ROW_HALF = RowConfig("tf32", (64, 128, 0), num_warps=4, num_stages=3)
 ROW_FLOAT32 = {
     "highest": RowConfig("float16x2", (128, 64, 0), num_warps=4, num_stages=3, group=96, stores_by_tma=True),
-    "high": RowConfig("float16", (64, 64, 0), num_warps=4, num_stages=2),
+    "high": RowConfig("float16", (128, 64, 0), num_warps=4, num_stages=3, group=96, stores_by_tma=True),
     "medium": RowConfig("bfloat16", (64, 64, 0), num_warps=4, num_stages=2),
 }
 
