@@ -7,7 +7,8 @@ Each program has BM queries of one head and streams the keys that they see, BN a
                       its final form, stores it once and adds its part to the output
 
 The weights that no key needs (above the diagonal, beyond a window or a length) are stored before the first pass, which stores
-nothing: both proceed together.
+nothing: both proceed together. Without a fill, what lies above the diagonal may hold anything: tiles are stored whole, since
+sectors of memory written in part cost much more.
 """
 
 import triton
@@ -42,21 +43,16 @@ def row_program(tile_rows, matrices, BY_ROWS: tl.constexpr):
 
 @triton.jit
 def store_weights(
-    w, w_ptr, value, matrix, top, j, diagonal, T, S, w_row,
-    W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, BELOW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    w, w_ptr, value, matrix, top, j, T, S, w_row,
+    W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Store tile j of the weights; BELOW: nothing above the diagonal. W_ORDER "tma": `w` is a descriptor."""
-    if W_ORDER == "tma" and not BELOW:
+    """Store tile j of the weights. W_ORDER "tma": `w` is a descriptor."""
+    if W_ORDER == "tma":
         w.store([matrix, top, j * BN], value.to(w_ptr.dtype.element_ty).reshape(1, BM, BN))
     else:
-        ptr = w_ptr + matrix.to(tl.int64) * T * S
         rows = top.to(tl.int64) + tl.arange(0, BM)
         columns = j * BN + tl.arange(0, BN)
-        if BELOW:
-            in_matrix = (rows < T)[:, None] & (columns < S)[None, :] & (columns[None, :] - rows[:, None] <= diagonal)
-            tl.store(ptr + rows[:, None] * S + columns[None, :], value.to(w_ptr.dtype.element_ty), mask=in_matrix)
-        else:
-            store_tile(ptr, value, rows, columns, T, S, w_row, 1, "row", W_ALIGN)
+        store_tile(w_ptr + matrix.to(tl.int64) * T * S, value, rows, columns, T, S, w_row, 1, "row", W_ALIGN)
 
 
 @triton.jit
@@ -109,7 +105,7 @@ def add_weights(
             stored = weights
             if FILL:
                 stored = tl.where(columns[None, :] - rows[:, None] > diagonal, fill, weights)
-        store_weights(w, w_ptr, stored, matrix, row, j, diagonal, T, S, w_row, W_ORDER, W_ALIGN, MASKED and not FILL, BM, BN)
+        store_weights(w, w_ptr, stored, matrix, row, j, T, S, w_row, W_ORDER, W_ALIGN, BM, BN)
         acc, flags = weighted_sum(weights, values, acc, PRECISION)
         v_flags |= flags
     return acc, v_flags
@@ -179,27 +175,11 @@ def attention_kernel(
 
     if WEIGHTS:
         for j in range(0, begin):
-            store_weights(
-                w,
-                w_ptr,
-                tl.zeros([BM, BN], tl.float32),
-                matrix,
-                row,
-                j,
-                diagonal,
-                T,
-                S,
-                w_row,
-                W_ORDER,
-                W_ALIGN,
-                not FILL,
-                BM,
-                BN,
-            )
+            store_weights(w, w_ptr, tl.zeros([BM, BN], tl.float32), matrix, row, j, T, S, w_row, W_ORDER, W_ALIGN, BM, BN)
         for j in range(end, tl.cdiv(S, BN) if FILL else triangle):
             columns = j * BN + tl.arange(0, BN)
             value = tl.where(columns[None, :] - rows[:, None] > diagonal, fill, 0.0)
-            store_weights(w, w_ptr, value, matrix, row, j, diagonal, T, S, w_row, W_ORDER, W_ALIGN, not FILL, BM, BN)
+            store_weights(w, w_ptr, value, matrix, row, j, T, S, w_row, W_ORDER, W_ALIGN, BM, BN)
 
     queries = load_rows(q, batch, head, row, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)  # [BM, BK]
     queries, low, unscale, q_flags = split_queries(queries, PRECISION, BM)
