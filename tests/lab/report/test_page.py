@@ -162,9 +162,11 @@ def test_a_ladder_without_ceilings_has_no_floor(loaded):
 
 
 def test_a_problem_with_one_kernel_is_a_bar_of_its_speedup(loaded):
-    alone = {**loaded.benchmarks[0], "operation": "tensor.softmax", "shape": {"elements": 1000, "axis0": 10}, "speedup": 1.5}
+    others = [record for record in loaded.benchmarks if not record["operation"].startswith("tensor.")]
+    rung = next(record for record in others if record["kernel"] == "naive")
+    alone = {**rung, "operation": "tensor.softmax", "shape": {"elements": 1000, "axis0": 10}, "speedup": 1.5}
     slower = {**alone, "operation": "tensor.sum", "speedup": 0.5}
-    text = page(Loaded([alone, slower, *loaded.benchmarks]))
+    text = page(Loaded([alone, slower, *others]))
     assert f">tensor: {alone['device_name']}</h3>" in text
     bars = {row["problem"]: row for spec in specs(text) for row in rows(spec) if "faster" in row}
     assert bars["tensor.softmax, elements=1000 axis0=10, float32 highest"]["text"] == "1.50x"

@@ -26,6 +26,8 @@ def problem(record: Record) -> tuple[object, ...]:
         record["dtype"],
         record["fill"],
         record.get("cold_l2"),
+        record.get("mode"),
+        record.get("heads"),
     )
 
 

@@ -1,10 +1,11 @@
 """Tables made from records: a pure function of what was measured. Nothing is measured here.
 
-Of several records of one kernel at one problem on one device the latest counts. Three tables:
+Of several records of one kernel at one problem on one device the latest counts. Four tables:
 
     cuda         the ladder's kernels on a GPU, at the reference case
     cpu          the ladder's operation and the others on the CPU, against the full products of torch and NumPy
     operations   the public operations on a GPU, against torch.matmul
+    attention    attention with its weights on a GPU, against eager attention, torch.compile and SDPA
 """
 
 import re
@@ -124,7 +125,60 @@ def _operations(records: Sequence[Record]) -> str:
     )
 
 
-TABLES: dict[str, Callable[[Sequence[Record]], str]] = {"cuda": _cuda, "cpu": _cpu, "operations": _operations}
+_RETURNED = {
+    "weights": "output and all weights",
+    "unwritten": "the same, nothing above the diagonal",
+    "output": "output alone",
+    "columns": "output and each key's sum",
+    "training": "gradients of a loss on both, with the forward",
+}
+
+
+def _attention(records: Sequence[Record]) -> str:
+    by_case: dict[str, dict[str, Record]] = {}
+    for record in records:
+        if record["operation"] == "causal_attention" and record["device"] == "cuda":
+            by_case.setdefault(str(record["case"]), {})[record["kernel"]] = record
+    cases = [case for case in by_case.values() if "trigemm" in case]
+
+    def microseconds(case: dict[str, Record], kernel: str) -> str:
+        return digits(1e3 * case[kernel]["median_ms"]) if kernel in case else ""
+
+    return _table(
+        (
+            "returned",
+            "B x NH x T x HS",
+            "arithmetic",
+            "eager, µs",
+            "torch.compile",
+            "SDPA",
+            "trigemm [p20-p80]",
+            "vs eager",
+            "of the floor",
+        ),
+        [
+            (
+                _RETURNED.get(ours["mode"], f"output and the weights of {ours['heads']} heads"),
+                " x ".join(str(ours["shape"][name]) for name in ("B", "NH", "T", "HS")),
+                arithmetic(ours),
+                *(microseconds(case, kernel) for kernel in ("eager", "compiled", "sdpa")),
+                spread(ours, 1e3),
+                times(ours["speedup"]),
+                percent(ours["floor_share"]),
+            )
+            for case in cases
+            for ours in [case["trigemm"]]
+        ],
+        [case["trigemm"] for case in cases],
+    )
+
+
+TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
+    "cuda": _cuda,
+    "cpu": _cpu,
+    "operations": _operations,
+    "attention": _attention,
+}
 
 
 def _problem(record: Record) -> tuple[object, ...]:
