@@ -4,7 +4,9 @@ import warnings
 import pytest
 import torch
 
+import trigemm
 from trigemm import reference
+from trigemm.kernels.strips import gemmt as module
 from trigemm.kernels.strips.gemmt import gemmt, scores, strip_heights
 from trigemm.kernels.strips.product import torch_is_exact
 
@@ -16,9 +18,68 @@ def bits(x):
     return x.contiguous().view(torch.uint8)
 
 
-def run(a, b, out, *, alpha=1.0, diagonal=0, fill=None, precision="highest"):
-    gemmt(a, b, out, alpha=alpha, diagonal=diagonal, fill=fill, precision=precision)
+def run(a, b, out, *, alpha=1.0, diagonal=0, fill=None, precision="highest", keep=True):
+    gemmt(a, b, out, alpha=alpha, diagonal=diagonal, fill=fill, precision=precision, keep=keep)
     return out
+
+
+WAYS = {
+    "whole": {"MANY": 1, "SMALL": 1000, "SMALL_ENTRIES": 2**18},
+    "side by side": {"SMALL": 0, "FEW": 1, "WORTH_WAKING": 0, "SIDE_BY_SIDE_COLUMNS": 700},
+    "one by one": {"SHORT_DEPTH": -1},
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """Has all products made in one way, whatever their sizes."""
+    for name, value in WAYS[request.param].items():
+        monkeypatch.setattr(module, name, value)
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "keep", "fill"), [(0, True, None), (13, True, None), (-70, False, None), (13, True, -2.5), (-70, False, NAN)]
+)
+def test_every_way(operands, over_budget, dtype, way, diagonal, keep, fill):
+    # Batch dimensions that do not merge, as those of a packed tensor.
+    a = operands.plain(2, 270, 2, 33, dtype=dtype).transpose(1, 2)
+    b = operands.plain(2, 280, 2, 33, dtype=dtype).permute(0, 2, 3, 1)
+    before = operands.plain(2, 2, 270, 280, dtype=dtype)
+    before[..., ::3] = NAN
+    out = run(a, b, before.clone(), alpha=0.3, diagonal=diagonal, fill=fill, keep=keep)
+    inside = reference.triangle_mask(270, 280, "lower", diagonal)
+    exact = reference.gemmt(a, b, alpha=0.3, diagonal=diagonal, fill=NAN)
+    assert over_budget(out.where(inside, 0.0), exact, a, b, factor=0.3) <= 1
+    if fill is not None or keep:
+        wanted = before if fill is None else torch.full_like(before, fill)
+        assert torch.equal(bits(out.where(~inside, 0.0)), bits(wanted.where(~inside, 0.0)))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+@pytest.mark.parametrize("uplo", ["lower", "upper"])
+def test_every_way_in_public(operands, over_budget, way, m, n, k, uplo):
+    a, b = operands.plain(5, m, k, dtype=torch.float32), operands.plain(5, k, n, dtype=torch.float32)
+    out = trigemm.gemmt(a, b, uplo=uplo, diagonal=-2)
+    assert over_budget(out, reference.gemmt(a, b, uplo=uplo, diagonal=-2), a, b) <= 1
+
+
+def test_every_way_under_autograd_and_in_inference_mode(operands, way):
+    a, b = operands.plain(3, 70, 8, dtype=torch.float32), operands.plain(3, 8, 70, dtype=torch.float32)
+    wanted = run(a, b, torch.zeros(3, 70, 70), fill=0.0)
+    result = trigemm.gemmt(a.clone().requires_grad_(), b)
+    result.sum().backward()
+    assert torch.equal(result.detach(), wanted)
+    with torch.inference_mode():
+        assert torch.equal(trigemm.gemmt(a, b), wanted)
+        assert torch.equal(trigemm.gemmt(a, b, fill=None, out=torch.zeros(3, 70, 70)), wanted)
+
+
+def test_every_way_has_the_same_bits_from_run_to_run(operands, way):
+    a, b = operands.plain(6, 300, 70, dtype=torch.float32), operands.plain(6, 70, 290, dtype=torch.float32)
+    first = run(a, b, torch.zeros(6, 300, 290), alpha=0.7)
+    for _ in range(5):
+        assert torch.equal(run(a, b, torch.zeros(6, 300, 290), alpha=0.7), first)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
@@ -65,7 +126,7 @@ def test_nothing_is_written_around_a_view(operands, dtype):
     assert torch.equal(bits(whole), bits(before))
 
 
-@pytest.mark.parametrize(("batch", "m", "n", "k"), [(1, 700, 650, 600), (3, 620, 640, 33), (20, 90, 200, 33), (3, 64, 64, 64)])
+@pytest.mark.parametrize(("batch", "m", "n", "k"), [(1, 700, 650, 600), (3, 620, 640, 66), (20, 90, 200, 33), (3, 64, 64, 64)])
 def test_every_choice_of_strips(operands, over_budget, batch, m, n, k):
     a, b = operands.plain(batch, m, k, dtype=torch.float32), operands.plain(batch, k, n, dtype=torch.float32)
     out = run(a, b, torch.full((batch, m, n), NAN), fill=0.0)
@@ -75,11 +136,10 @@ def test_every_choice_of_strips(operands, over_budget, batch, m, n, k):
 def test_choices_of_strips_differ():
     chosen = {
         strip_heights(1, 700, 650, 600),
-        strip_heights(3, 620, 640, 33),
+        strip_heights(3, 620, 640, 66),
         strip_heights(3, 64, 64, 64),
-        strip_heights(1, 64, 64, 4),
     }
-    assert [len(heights) for heights in sorted(chosen)] == [1, 1, 2]
+    assert chosen == {(512, 128), (256,), (64,)}
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.125, 0.3, -7.0, 0.0])

@@ -1,7 +1,8 @@
 """The triangle of a product, in strips of rows: (…,M,K) x (…,K,N) -> (…,M,N).
 
 A strip of rows meets the triangle in a rectangle, which a BLAS writes where it belongs, and in a jagged part along the diagonal.
-That part is cut into lower strips; what is jagged in these is computed apart and stored through a mask.
+That part is cut into lower strips; what is jagged in these is computed apart and stored through a mask, or written whole where
+the rest of `out` may hold anything.
 """
 
 from math import prod
@@ -9,74 +10,141 @@ from math import prod
 import numpy
 from torch import Tensor
 
-from trigemm.kernels.strips.geometry import blocks, gpu_height, strips
-from trigemm.kernels.strips.product import array, groups, multiply, operand, scaled, store, takes_sums, tensor, torch_is_exact
+from trigemm.kernels.strips.geometry import Block, blocks, gpu_height, strips
+from trigemm.kernels.strips.product import (
+    array,
+    batches,
+    groups,
+    multiply,
+    multiply_batch,
+    operand,
+    scaled,
+    set_outside,
+    store,
+    takes_sums,
+    torch_is_exact,
+)
+from trigemm.kernels.strips.workers import side_by_side
 from trigemm.triangle import Triangle
 
+# What follows is measured with benchmarks/cpu_strips.py on two cores.
+
+SHORT_DEPTH = 128
+"""Up to this inner size batches are multiplied by torch's BLAS, beyond it by NumPy's."""
+
+SMALL, MANY = 192, 16
+"""From so many matrices of at most so many rows and columns on, all of each is multiplied, by one call for many of them."""
+
+SMALL_ENTRIES = 2**20
+"""Entries of small matrices that are made in scratch memory together."""
+
+FEW, WORTH_WAKING = 4, 2**28
+"""From so many matrices and useful flops on, strips are computed side by side."""
+
+SIDE_BY_SIDE_COLUMNS = 2**14
+"""Matrices have their strips computed together up to so many columns in sum."""
+
 GROUP = 16
-"""Matrices that go through their strips together, so that what one strip read is still in cache for the next."""
-
-GROUP_ENTRIES = 2**22
-"""Entries of the output that a larger group of small matrices may have."""
-
-BATCHED_SIZE = 512
-"""Up to this many rows and columns, many matrices are faster with torch's batched product and a copy than with NumPy's loop."""
+"""Matrices that go through their strips one by one together, so that what one strip read is still in cache for the next."""
 
 
 def strip_heights(matrices: int, rows: int, columns: int, depth: int) -> tuple[int, ...]:
-    """Heights of strips, outer and inner, for matrices that go together; a strip must save more work than its calls cost.
-
-    Measured with benchmarks/cpu_strips.py on two cores.
-    """
+    """Heights of strips, outer and inner, for matrices that go together; a strip must save more work than its calls cost."""
     work = matrices * columns * depth
-    if work < 2**15:
+    if work < 2**16:
         return (max(1, rows),)
-    if work < 2**17:
+    if work < 2**18:
         return (256,)
-    return (512 if depth >= 512 else 256, 64)
+    return (512, 128) if depth >= 512 else (256, 64)
 
 
 @numpy.errstate(all="ignore")
-def triangle_product(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle) -> None:
-    """alpha * a @ b into the entries of `out` that belong to the triangle; the others are not touched."""
+def triangle_product(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, keep: bool = True) -> None:
+    """alpha * a @ b into the entries of `out` that belong to the triangle; without `keep` the others may hold anything then."""
     if abs(out.stride(-2)) < abs(out.stride(-1)):
         a, b, out, triangle = b.mT, a.mT, out.mT, triangle.transposed
     a, b = operand(a), operand(b)
     *batch, rows, depth = a.shape
     columns, matrices = b.shape[-1], prod(batch)
-    batched = max(rows, columns, depth) <= BATCHED_SIZE and matrices >= GROUP and torch_is_exact(a)
-    view = tensor if batched else array
-    direct = takes_sums(out) and not batched
-    limit = max(GROUP if direct else 1, GROUP_ENTRIES // (min(rows, 512) * columns))
-    heights = (64,) if batched else strip_heights(min(limit, matrices), rows, columns, depth)
+    if depth <= SHORT_DEPTH and torch_is_exact(a):
+        if max(rows, columns) <= SMALL and matrices >= MANY:
+            _whole(a, b, out, alpha, triangle, keep)
+            return
+        if matrices >= FEW and matrices * triangle.flops(depth) >= WORTH_WAKING:
+            _side_by_side(a, b, out, alpha, triangle, keep)
+            return
+    _one_by_one(a, b, out, alpha, triangle, keep)
+
+
+def _whole(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, keep: bool) -> None:
+    """All of each product, many matrices a call."""
+    direct = takes_sums(out) and not keep
+    limit = prod(out.shape[:-2]) if direct else SMALL_ENTRIES // (triangle.rows * triangle.columns)
+    for left, right, target in batches(limit, a, b, out):
+        if direct:
+            multiply_batch(left, right, target, alpha)
+        else:
+            store(multiply_batch(left, right, None, alpha), target, triangle if keep else None)
+
+
+def _side_by_side(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, keep: bool) -> None:
+    """Each strip of some matrices by one thread, with torch's BLAS."""
+
+    def write(item: tuple[tuple[Tensor, ...], Block]) -> None:
+        (left, right, target), block = item
+        x, y, z = left[:, block.rows], right[:, :, block.columns], target[:, block.rows, block.columns]
+        inside = block.inside if keep else None
+        if inside is None and takes_sums(z):
+            multiply_batch(x, y, z, alpha)
+        else:
+            store(array(multiply_batch(x, y, None, alpha)), z, inside)
+
+    limit, heights = max(1, SIDE_BY_SIDE_COLUMNS // triangle.columns), (256, 64 if triangle.columns < 512 else 128)
+    side_by_side(write, [(x, block) for x in batches(limit, a, b, out) for block in blocks(triangle, heights)])
+
+
+def _one_by_one(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, keep: bool) -> None:
+    """One strip after the other, each with all threads; on other devices than the CPU too."""
+    *batch, rows, depth = a.shape
+    columns, matrices = b.shape[-1], prod(batch)
+    direct = takes_sums(out)
+    limit = max(1, GROUP if direct else 2**22 // (min(rows, 512) * columns))
+    heights = strip_heights(min(limit, matrices), rows, columns, depth)
     if out.device.type != "cpu":
         limit, heights = matrices, (gpu_height(rows),)
     for a_part, b_part, out_part in groups(limit, a, b, out):
-        left, right = view(a_part), view(b_part)
+        left, right = array(a_part), array(b_part)
         left, factor = scaled(left, alpha, right) if 4 * depth <= columns else (left, alpha)
         target = array(out_part) if direct else None
         for block in blocks(triangle, heights):
             x, y = left[..., block.rows, :], right[..., block.columns]
-            if target is not None and block.inside is None:
+            inside = block.inside if keep else None
+            if target is not None and inside is None:
                 multiply(x, y, target[..., block.rows, block.columns], factor)
             else:
-                store(multiply(x, y, None, factor), out_part[..., block.rows, block.columns], block.inside)
+                store(multiply(x, y, None, factor), out_part[..., block.rows, block.columns], inside)
+
+
+def fill_outside(out: Tensor, triangle: Triangle, fill: float) -> None:
+    """Set the entries of `out` that do not belong to the triangle."""
+    for strip in strips(triangle, 64):
+        out[..., strip.rows, strip.beyond].fill_(fill)
+        set_outside(out[..., strip.rows, strip.jagged], strip.inside, fill)
 
 
 def gemmt(
     a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str, keep: bool = True
 ) -> None:
-    """The lower triangle of alpha * a @ b into `out`; the rest is set to `fill`, or not touched where it is None."""
+    """See trigemm.kernels.spec."""
     triangle = Triangle(out.shape[-2], out.shape[-1], "lower", diagonal)
     if out.numel() == 0:
         return
+    triangle_product(a, b, out, alpha, triangle, keep and fill is None)
     if fill is not None:
-        for strip in strips(triangle, 256):
-            out[..., strip.rows, strip.rest].fill_(fill)
-    triangle_product(a, b, out, alpha, triangle)
+        fill_outside(out, triangle, fill)
 
 
 def scores(qkv: Tensor, out: Tensor, *, scale: float, fill: float | None, precision: str, keep: bool = True) -> None:
-    """scale * q . k for key positions up to the query's own: packed (B,T,3,NH,HS) -> (B,NH,T,T)."""
+    """See trigemm.kernels.spec: the operation of the ladder."""
     q, k, _ = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     gemmt(q, k.mT, out, alpha=scale, diagonal=0, fill=fill, precision=precision, keep=keep)

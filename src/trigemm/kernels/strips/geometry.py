@@ -17,14 +17,14 @@ class Strip:
     rows    the rows
     whole   columns that belong to the triangle in every row
     jagged  columns beside them that belong in some rows only (up to ALIGN - 1 columns more, for the alignment)
-    rest    `jagged` and the columns that belong in no row
+    beyond  columns that belong in no row
     inside  the part of the triangle that lies in rows x jagged
     """
 
     rows: slice
     whole: slice
     jagged: slice
-    rest: slice
+    beyond: slice
     inside: Triangle
 
 
@@ -63,12 +63,12 @@ def strips(triangle: Triangle, height: int) -> Iterator[Strip]:
         first, last = triangle.columns_of(top), triangle.columns_of(bottom - 1)
         if triangle.uplo == "lower":
             cut = first.stop if first.stop == last.stop else first.stop // ALIGN * ALIGN
-            whole, jagged, rest = slice(0, cut), slice(cut, last.stop), slice(cut, triangle.columns)
+            whole, jagged, beyond = slice(0, cut), slice(cut, last.stop), slice(last.stop, triangle.columns)
         else:
             cut = last.start if last.start == first.start else min(-(-last.start // ALIGN) * ALIGN, triangle.columns)
-            whole, jagged, rest = slice(cut, triangle.columns), slice(first.start, cut), slice(0, cut)
+            whole, jagged, beyond = slice(cut, triangle.columns), slice(first.start, cut), slice(0, first.start)
         inside = replace(triangle, rows=bottom - top, columns=length(jagged), diagonal=triangle.diagonal + top - jagged.start)
-        yield Strip(slice(top, bottom), whole, jagged, rest, inside)
+        yield Strip(slice(top, bottom), whole, jagged, beyond, inside)
 
 
 @lru_cache(maxsize=64)

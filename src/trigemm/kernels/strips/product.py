@@ -1,9 +1,9 @@
 """What the strips are made with: products of strided matrices by a BLAS, masked stores, and groups of a batch.
 
-On the CPU the BLAS is NumPy's: it takes views with a leading dimension as they are and computes float32 as float32 whatever
-torch's precision settings say. NumPy also does the work between its products: torch's threads, waiting for more work after an
-operation, would hold the cores that the BLAS's threads need. On other devices torch does all of it, and on the CPU for batches
-of small matrices, which it spreads over its threads.
+On the CPU there are two BLASes. NumPy's takes views with a leading dimension as they are and computes float32 as float32 whatever
+torch's precision settings say. torch's is the faster one for batches of products with a short inner dimension, and its calls can
+be made side by side. Where NumPy's multiplies, NumPy also does the work between the products: torch's threads, waiting for more
+work after an operation, would hold the cores that the BLAS's threads need. On other devices torch does all of it.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from trigemm.kernels.strips.scratch import scratch
-from trigemm.triangle import Triangle
+from trigemm.triangle import Triangle, ceil_div
 
 Array = Any
 """A numpy.ndarray that shares a CPU tensor's memory, or a tensor of another device; both are sliced alike."""
 
-ROW_BATCH = 128
-"""From so many matrices on, a triangle is stored row by row: faster then than through a mask."""
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The dtype that shows the bits of numbers of so many bytes."""
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -90,8 +90,6 @@ def multiply(a: Array, b: Array, out: Array | None = None, alpha: float = 1.0) -
     on_host, shape = isinstance(a, numpy.ndarray), (*a.shape[:-1], b.shape[-1])
     if out is None and on_host:
         out = scratch("product", shape, a.dtype)
-    elif out is None and a.device.type == "cpu":
-        out = torch.from_numpy(scratch("product", shape, str(a.dtype).removeprefix("torch.")))
     product, piece = numpy.matmul if on_host else torch.matmul, _piece(a, b)
     out = product(a[..., :piece], b[..., :piece, :], out=out)
     for begin in range(piece, a.shape[-1], piece):
@@ -99,6 +97,17 @@ def multiply(a: Array, b: Array, out: Array | None = None, alpha: float = 1.0) -
         out += product(a[..., begin : begin + piece], b[..., begin : begin + piece, :], out=term)
     if alpha != 1.0:
         out *= alpha
+    return out
+
+
+def multiply_batch(a: Tensor, b: Tensor, out: Tensor | None = None, alpha: float = 1.0) -> Tensor:
+    """As `multiply`, with torch's BLAS on the CPU: (n,M,K) x (n,K,N) -> (n,M,N)."""
+    if out is None:
+        out = torch.from_numpy(scratch("product", (*a.shape[:-1], b.shape[-1]), str(a.dtype).removeprefix("torch.")))
+    piece = _piece(a, b)
+    torch.baddbmm(out, a[..., :piece], b[..., :piece, :], beta=0, alpha=alpha, out=out)
+    for begin in range(piece, a.shape[-1], piece):
+        out.baddbmm_(a[..., begin : begin + piece], b[..., begin : begin + piece, :], alpha=alpha)
     return out
 
 
@@ -123,21 +132,36 @@ def masked(x: Array, triangle: Triangle) -> Array:
     return where(mask(triangle, x), x, x.dtype.type(0) if isinstance(x, numpy.ndarray) else 0.0)
 
 
+@lru_cache(maxsize=256)
+def _bits(inside: Triangle, dtype: torch.dtype, fill: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Integers as wide as `dtype`: all ones and 0 inside the triangle and outside; 0 and 1; 0 and the bits of `fill`."""
+    ones = torch.from_numpy(_host_mask(inside)).to(INTEGERS[dtype.itemsize]).neg_()
+    return ones, ones + 1, torch.tensor(fill, dtype=dtype).view(ones.dtype) & ~ones
+
+
 def store(sums: Array, out: Tensor, inside: Triangle | None = None) -> None:
-    """Round `sums` into `out`: all entries, or those inside the triangle, leaving the others untouched."""
+    """Round `sums` into `out`: all entries, or those inside the triangle, leaving the others untouched. `sums` is spoilt."""
     if inside is None:
         out.copy_(tensor(sums))
     elif isinstance(sums, numpy.ndarray) and out.dtype == tensor(sums).dtype:
-        target = array(out)
-        if prod(sums.shape[:-2]) < ROW_BATCH:
-            numpy.copyto(target, sums, where=mask(inside, sums))
-            return
-        for row in range(inside.rows):
-            columns = inside.columns_of(row)
-            target[..., row, columns.start : columns.stop] = sums[..., row, columns.start : columns.stop]
+        numpy.copyto(array(out), sums, where=mask(inside, sums))
+    elif out.device.type == "cpu" and out.dtype == sums.dtype:
+        # torch.where takes one entry at a time, these take a vector.
+        belongs, others, _ = _bits(inside, out.dtype, 0.0)
+        old, new = out.view(belongs.dtype), sums.view(belongs.dtype)
+        torch.addcmul(new.bitwise_and_(belongs), old, others, out=old)
     else:
         belongs = tensor(mask(inside, sums))
         torch.where(belongs, tensor(sums).to(out.dtype), out, out=out)
+
+
+def set_outside(out: Tensor, inside: Triangle, fill: float) -> None:
+    """Set the entries of `out` outside the triangle to `fill`."""
+    if out.device.type == "cpu":
+        belongs, _, others = _bits(inside, out.dtype, fill)
+        out.view(belongs.dtype).bitwise_and_(belongs).bitwise_or_(others)
+    else:
+        out.masked_fill_(~mask(inside, out), fill)
 
 
 def scaled(a: Array, alpha: float, b: Array) -> tuple[Array, float]:
@@ -161,3 +185,21 @@ def groups(limit: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     for begin in range(0, batch[0], step):
         index = begin if inner > limit else slice(begin, begin + step)
         yield from groups(limit, *(x[index] for x in tensors))
+
+
+def batches(limit: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """As `groups`, with one batch dimension each: (…,M,N) in parts of (n,M,N), n at most `limit` and about equal."""
+    batch = tensors[0].shape[:-2]
+    if len(batch) == 1 and batch[0] <= limit:
+        yield tensors
+        return
+    try:
+        flat = [x.view(prod(batch), *x.shape[-2:]) for x in tensors]
+    except RuntimeError:  # strides that do not merge
+        for parts in zip(*tensors, strict=True):
+            yield from batches(limit, *parts)
+        return
+    count = prod(batch)
+    step = ceil_div(count, ceil_div(count, limit))
+    for begin in range(0, count, step):
+        yield tuple(x[begin : begin + step] for x in flat)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from trigemm.kernels.strips.gemmt import triangle_product
+from trigemm.kernels.strips.gemmt import fill_outside, triangle_product
 from trigemm.kernels.strips.geometry import gpu_height, strips
 from trigemm.kernels.strips.product import sum_dtype
 from trigemm.triangle import Triangle
@@ -19,17 +19,21 @@ def syrk(a: Tensor, c: Tensor | None, out: Tensor, *, alpha: float, beta: float,
     added = None if c is None or beta == 0 else c
     sums = out if added is None else torch.empty_like(out, dtype=sum_dtype(out.dtype))
     triangle = Triangle(out.shape[-2], out.shape[-1])
-    triangle_product(a, a.mT, sums, alpha, triangle)
-    height = HEIGHT if out.device.type == "cpu" else gpu_height(triangle.rows)
-    for strip in strips(triangle, height):
-        left, right = slice(0, strip.rows.start), slice(strip.rows.stop, None)
-        corner = sums[..., strip.rows, strip.rows]
-        belongs = torch.ones(corner.shape[-2:], dtype=torch.bool, device=out.device).tril_()
-        corner.copy_(torch.where(belongs, corner, corner.mT if uplo == "full" else 0.0))
-        if uplo == "full":
-            sums[..., left, strip.rows] = sums[..., strip.rows, left].mT
-        else:
-            sums[..., strip.rows, right] = 0.0
+    triangle_product(a, a.mT, sums, alpha, triangle, keep=False)
+    if uplo == "full":
+        _mirror(sums, triangle)
+    else:
+        fill_outside(sums, triangle, 0.0)
     if added is not None:
         sums.add_(added if uplo == "full" else added.tril(), alpha=beta)
         out.copy_(sums)
+
+
+def _mirror(x: Tensor, triangle: Triangle) -> None:
+    """Copy what lies below the diagonal to above it."""
+    height = HEIGHT if x.device.type == "cpu" else gpu_height(triangle.rows)
+    for strip in strips(triangle, height):
+        x[..., : strip.rows.start, strip.rows] = x[..., strip.rows, : strip.rows.start].mT
+        corner = x[..., strip.rows, strip.rows]
+        belongs = torch.ones(corner.shape[-2:], dtype=torch.bool, device=x.device).tril_()
+        corner.copy_(torch.where(belongs, corner, corner.mT))
