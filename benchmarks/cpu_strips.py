@@ -4,7 +4,8 @@
 
 All variants write into one output that exists already (but for "fresh"), take turns, and rest 60 ms before each turn, so that no
 thread pool still spins in another one's time. Times are medians in milliseconds. `speedup` is the faster full product's time over
-that of the strips.
+that of the strips. The strips leave alone what lies outside the triangle; in "anything", it may be overwritten. "whole", "side",
+and "single" are the ways to multiply that trigemm.kernels.strips.gemmt chooses from.
 """
 
 import argparse
@@ -17,9 +18,11 @@ from collections.abc import Callable, Iterator
 import numpy
 import torch
 
+from trigemm.kernels.strips import gemmt as ways
 from trigemm.kernels.strips.gemmt import gemmt, scores
 from trigemm.kernels.strips.syrk import syrk
 from trigemm.kernels.strips.trmm import trmm
+from trigemm.triangle import Triangle
 
 Variants = dict[str, Callable[[], object]]
 
@@ -39,14 +42,32 @@ def medians(variants: Variants, seconds: float) -> dict[str, float]:
     return {name: statistics.median(samples) for name, samples in times.items()}
 
 
-def gemmt_case(batch: int, t: int, depth: int, fill: float | None = None, alpha: float = 1.0) -> Variants:
-    a, b = torch.randn(batch, t, depth), torch.randn(batch, t, depth).mT
-    out = torch.empty(batch, t, t)
+def gemmt_case(
+    batch: int, t: int, depth: int, fill: float | None = None, alpha: float = 1.0, dtype: torch.dtype = torch.float32
+) -> Variants:
+    a, b = torch.randn(batch, t, depth, dtype=dtype), torch.randn(batch, t, depth, dtype=dtype).mT
+    out = torch.empty(batch, t, t, dtype=dtype)
+
+    def strips(keep: bool) -> None:
+        gemmt(a, b, out, alpha=alpha, diagonal=0, fill=fill, precision="highest", keep=keep)
+
     return {
         "numpy": lambda: numpy.matmul(a.numpy(), b.numpy(), out=out.numpy()),
         "torch": lambda: torch.bmm(a, b, out=out),
-        "strips": lambda: gemmt(a, b, out, alpha=alpha, diagonal=0, fill=fill, precision="highest"),
+        "strips": lambda: strips(True),
+        "anything": lambda: strips(False),
     }
+
+
+def ways_case(batch: int, t: int, depth: int) -> Variants:
+    variants = gemmt_case(batch, t, depth)
+    a, b = torch.randn(batch, t, depth), torch.randn(batch, t, depth).mT
+    arguments = a, b, torch.empty(batch, t, t), 1.0, Triangle(t, t), True
+    variants["side"] = lambda: ways._side_by_side(*arguments)
+    variants["single"] = lambda: ways._one_by_one(*arguments)
+    if t <= 512:
+        variants["whole"] = lambda: ways._whole(*arguments)
+    return variants
 
 
 def fresh_case(batch: int, t: int, depth: int) -> Variants:
@@ -114,10 +135,16 @@ def cases() -> Iterator[tuple[str, Callable[[], Variants]]]:
     yield "gemmt 12x2048x64 fill=0", lambda: gemmt_case(12, 2048, 64, fill=0.0)
     yield "gemmt 12x2048x64 fresh", lambda: fresh_case(12, 2048, 64)
     yield "gemmt 12x1024x128", lambda: gemmt_case(12, 1024, 128)
+    yield "gemmt 1x2048x2048 float64", lambda: gemmt_case(1, 2048, 2048, dtype=torch.float64)
+    yield "gemmt 12x2048x64 float64", lambda: gemmt_case(12, 2048, 64, dtype=torch.float64)
     yield "scores 8x1024x12x64 with permutation", lambda: reference_case(True)
     yield "scores 8x1024x12x64 without permutation", lambda: reference_case(False)
     for t in (64, 128, 256, 512, 1024, 2048, 4096, 8192):
         yield f"gemmt sweep T={t} HS=64", lambda t=t: gemmt_case(max(1, min(256, 2**24 // (t * t))), t, 64)
+    for batch, t, depth in ((256, 128, 64), (128, 192, 64), (128, 256, 64), (8, 256, 64), (4, 512, 64), (4, 2048, 64)):
+        yield f"ways {batch}x{t}x{depth}", lambda batch=batch, t=t, depth=depth: ways_case(batch, t, depth)
+    for depth in (96, 128, 256):
+        yield f"ways 12x1024x{depth}", lambda depth=depth: ways_case(12, 1024, depth)
     for t in (64, 256, 1024, 4096):
         yield f"gemmt one matrix T={t} HS=64", lambda t=t: gemmt_case(1, t, 64)
     yield "trmm 1x4096x4096", lambda: trmm_case(1, 4096, 4096)
