@@ -84,8 +84,8 @@ class CpuStopwatch:
         self._buffer = numpy.zeros(2 * _last_level_cache() // 4, dtype=numpy.float32)
 
     def flush(self) -> None:
-        # By one thread: the worker threads of the libraries under test come to rest meanwhile, and take no time from one another.
         numpy.add(self._buffer, 1, out=self._buffer)
+        _come_to_rest()
 
     def warm_up(self, call: Callable[[], object]) -> None:
         call()
@@ -228,6 +228,19 @@ def ceilings(device: str | torch.device, dtype: torch.dtype, precision: str = "h
         read_gbps=gigabytes / times["read"].median_ms * 1e3,
         gemm_tflops=max(2 * size**3 / times[str(way)].median_ms / products / 1e9 for way, products in ways.items()),
     )
+
+
+def _come_to_rest(longest: float = 0.5) -> None:
+    """Waits until no other thread of this process runs, for `longest` seconds at most.
+
+    The threads of a BLAS wait for more work in a loop, OpenBLAS's for 0.1 s, and would take that time from the next call.
+    """
+    end = time.monotonic() + longest
+    busy = True
+    while busy and time.monotonic() < end:
+        before = time.process_time()
+        time.sleep(0.005)
+        busy = time.process_time() - before > 0.001
 
 
 def _last_level_cache() -> int:

@@ -10,7 +10,7 @@ from math import prod
 import numpy
 from torch import Tensor
 
-from trigemm.kernels.strips.geometry import Block, blocks, gpu_height, strips
+from trigemm.kernels.strips.geometry import Block, blocks, gpu_height, length, strips
 from trigemm.kernels.strips.product import (
     array,
     batches,
@@ -100,7 +100,8 @@ def _side_by_side(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Tri
             store(array(multiply_batch(x, y, None, alpha)), z, inside)
 
     limit, heights = max(1, SIDE_BY_SIDE_COLUMNS // triangle.columns), (256, 64 if triangle.columns < 512 else 128)
-    side_by_side(write, [(x, block) for x in batches(limit, a, b, out) for block in blocks(triangle, heights)])
+    largest_first = sorted(blocks(triangle, heights), key=lambda block: -length(block.rows) * length(block.columns))
+    side_by_side(write, [(x, block) for block in largest_first for x in batches(limit, a, b, out)])
 
 
 def _one_by_one(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, keep: bool) -> None:
