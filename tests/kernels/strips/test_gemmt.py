@@ -139,7 +139,8 @@ def test_choices_of_strips_differ():
         strip_heights(3, 620, 640, 66),
         strip_heights(3, 64, 64, 64),
     }
-    assert chosen == {(512, 128), (256,), (64,)}
+    assert chosen == {(256, 64), (256,), (64,)}
+    assert strip_heights(1, 2100, 2100, 600) == (512, 128)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.125, 0.3, -7.0, 0.0])

@@ -41,7 +41,7 @@ SMALL_ENTRIES = 2**20
 FEW, WORTH_WAKING = 4, 2**28
 """From so many matrices and useful flops on, strips are computed side by side."""
 
-SIDE_BY_SIDE_COLUMNS = 2**14
+SIDE_BY_SIDE_COLUMNS = 2**15
 """Matrices have their strips computed together up to so many columns in sum."""
 
 GROUP = 16
@@ -55,7 +55,8 @@ def strip_heights(matrices: int, rows: int, columns: int, depth: int) -> tuple[i
         return (max(1, rows),)
     if work < 2**18:
         return (256,)
-    return (512, 128) if depth >= 512 else (256, 64)
+    height = max(256, min(1024, columns // 1024 * 256)) if depth >= 512 else 256
+    return height, height // 4
 
 
 @numpy.errstate(all="ignore")
@@ -99,7 +100,8 @@ def _side_by_side(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Tri
         else:
             store(array(multiply_batch(x, y, None, alpha)), z, inside)
 
-    limit, heights = max(1, SIDE_BY_SIDE_COLUMNS // triangle.columns), (256, 64 if triangle.columns < 512 else 128)
+    limit = max(1, SIDE_BY_SIDE_COLUMNS // triangle.columns)
+    heights = (256 if triangle.columns < 2048 else 512, 64 if triangle.columns < 512 else 128)
     largest_first = sorted(blocks(triangle, heights), key=lambda block: -length(block.rows) * length(block.columns))
     side_by_side(write, [(x, block) for block in largest_first for x in batches(limit, a, b, out)])
 
