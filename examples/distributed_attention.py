@@ -26,6 +26,8 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="components of a head")
     arguments = parser.parse_args()
 
+    if "WORLD_SIZE" not in os.environ:
+        parser.error("start it with torchrun, which makes the ranks: torchrun --standalone --nproc-per-node 2 " + __file__)
     ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
     device = "cuda" if torch.cuda.device_count() >= ranks else "cpu"
     if device == "cuda":

@@ -278,6 +278,7 @@ REFUSED = [
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=[-1]), ValueError, "different numbers of 0 to 3"),
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=[1, 1]), ValueError, "different numbers"),
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=["a"]), TypeError, "heads must be ints"),
+    (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=[True]), TypeError, "heads must be their numbers, not a flag for each"),
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights="rows"), ValueError, "a list of heads, or \"columns\"; got 'rows'"),
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=3), ValueError, "return_weights must be False, True"),
     (

@@ -49,9 +49,9 @@ def causal_attention(
         weights_dtype: of the weights or sums; by default that of `q`, for sums at least float32.
         fill: what stands above the diagonal of the weights. None leaves it unwritten: that costs less time, and what stands
             there is not defined. A key before the diagonal that is not seen has weight 0.
-        key_lengths: (B,) integers: only the first so many keys of a sequence count.
-        key_mask: (B,S) bool: True where a key counts. What lies at keys that don't count is not used: NaN there changes nothing.
-            A query that sees no key gets zeros, in its output and in its weights.
+        key_lengths: (B,) integers: only the first so many keys of a sequence count; below 0 none, beyond S all.
+        key_mask: (B,S) bool, instead of key_lengths: True where a key counts. What lies at keys that don't count is not used:
+            NaN there changes nothing. A query that sees no key gets zeros, in its output and in its weights.
         softcap: scores become softcap * tanh(scores / softcap).
         window: a query sees the last so many of its keys, itself among them.
         precision: as for `gemmt`.
@@ -168,12 +168,14 @@ def _heads(return_weights: object, count: int) -> list[int]:
     """The heads whose weights are asked for."""
     if isinstance(return_weights, bool):
         return list(range(count)) if return_weights else []
+    if isinstance(return_weights, str) and return_weights == "columns":
+        return []
     if isinstance(return_weights, str) or not isinstance(return_weights, Sequence):
-        if return_weights == "columns":
-            return []
         raise ValueError(
             f'{OPERATION}: return_weights must be False, True, a list of heads, or "columns"; got {return_weights!r}'
         )
+    if any(isinstance(head, bool) for head in return_weights):
+        raise TypeError(f"{OPERATION}: heads must be their numbers, not a flag for each; got {list(return_weights)!r}")
     try:
         heads = [index(head) for head in return_weights]
     except TypeError:
