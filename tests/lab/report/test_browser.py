@@ -18,6 +18,7 @@ SWITCHES = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--force-prefers-reduced-motion",  # a smooth scroll would still run when a click comes
 ]
 SIZES = ("m", "n", "k", "bm", "bn", "bk")
 
