@@ -63,6 +63,11 @@ def label(record: Record) -> str:
     )
 
 
+def title(record: Record) -> str:
+    """The operation of a comparison with peers, and which of its results was asked for."""
+    return ", ".join(filter(None, (record["operation"].removeprefix("peers."), record["mode"])))
+
+
 def arithmetic(record: Record) -> str:
     return f"{record['dtype']} {record['precision']}" if record["dtype"] == "float32" else str(record["dtype"])
 
@@ -88,7 +93,7 @@ def sizes(record: Record) -> str:
 def caption(records: Sequence[Record]) -> str:
     """Device, versions and commits of all records of a table."""
     devices = distinct(map(device_name, records))
-    shown = ("torch", "cuda", "driver", "triton", "numba-cuda", "numpy", "blas")
+    shown = ("torch", "cuda", "driver", "triton", "numba-cuda", "numpy", "blas", "scipy", "cupy", "jax")
     versions = [
         f"{name} {' and '.join(values)}"
         for name in shown

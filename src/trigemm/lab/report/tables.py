@@ -1,11 +1,12 @@
 """Tables made from records: a pure function of what was measured. Nothing is measured here.
 
-Of several records of one kernel at one problem on one device the latest counts. Four tables:
+Of several records of one kernel at one problem on one device the latest counts. Five tables:
 
     cuda         the ladder's kernels on a GPU, at the reference case
     cpu          the ladder's operation and the others on the CPU, against the full products of torch and NumPy
     operations   the public operations on a GPU, against torch.matmul
     attention    attention with its weights on a GPU, against eager attention, torch.compile and SDPA
+    peers        the public operations against other libraries, device by device
 """
 
 import re
@@ -13,7 +14,21 @@ from collections.abc import Callable, Iterable, Sequence
 
 from trigemm.kernels.catalogue import LADDER
 from trigemm.lab.records import Record
-from trigemm.lab.report.rows import arithmetic, caption, digits, is_reference, label, latest, order, percent, sizes, spread, times
+from trigemm.lab.report.rows import (
+    arithmetic,
+    caption,
+    digits,
+    is_reference,
+    label,
+    latest,
+    order,
+    percent,
+    problem,
+    sizes,
+    spread,
+    times,
+    title,
+)
 
 _MARKERS = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
@@ -173,11 +188,73 @@ def _attention(records: Sequence[Record]) -> str:
     )
 
 
+_PEERS = {
+    "eager": "PyTorch",
+    "compiled": "torch.compile",
+    "sdpa": "SDPA",
+    "scipy": "SciPy's BLAS",
+    "cupy": "CuPy",
+    "jax": "JAX",
+}
+
+
+def _peers(records: Sequence[Record]) -> str:
+    devices: dict[str, dict[object, dict[str, Record]]] = {}
+    for record in records:
+        if record["operation"].startswith("peers."):
+            devices.setdefault(record["device"], {}).setdefault(problem(record), {})[record["kernel"]] = record
+    return "\n".join(_peers_on(device, list(devices[device].values())) for device in sorted(devices)) or _table((), [], [])
+
+
+def _peers_on(device: str, found: Sequence[dict[str, Record]]) -> str:
+    """A row a problem, a column a library. What gives less than was asked for is not compared."""
+    groups = [group for group in found if "trigemm" in group]
+    unit, factor = ("µs", 1e3) if device == "cuda" else ("ms", 1.0)
+    shown = [name for name in _PEERS if any(name in group or name in group["trigemm"]["skipped"] for group in groups)]
+
+    def cell(group: dict[str, Record], name: str) -> str:
+        if name not in group:
+            return str(group["trigemm"]["skipped"].get(name, ""))
+        record = group[name]
+        error = record["error_over_budget"]
+        notes = [record["gives"], f"error {digits(error)}x the budget" if error > 1 else None]
+        return " ".join((digits(factor * record["median_ms"]), *(f"({note})" for note in notes if note)))
+
+    def against(group: dict[str, Record]) -> float | None:
+        rivals = [record["median_ms"] for name, record in group.items() if name in _PEERS and not record["gives"]]
+        return min(rivals) / group["trigemm"]["median_ms"] if rivals else None
+
+    return _table(
+        (
+            "operation",
+            "P x T x HS",
+            "arithmetic",
+            f"trigemm, {unit} [p20-p80]",
+            *(_PEERS[name] for name in shown),
+            "vs the fastest",
+        ),
+        [
+            (
+                title(ours),
+                sizes(ours),
+                arithmetic(ours),
+                spread(ours, factor),
+                *(cell(group, name) for name in shown),
+                times(against(group)),
+            )
+            for group in groups
+            for ours in [group["trigemm"]]
+        ],
+        [record for group in groups for record in group.values()],
+    )
+
+
 TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
     "cuda": _cuda,
     "cpu": _cpu,
     "operations": _operations,
     "attention": _attention,
+    "peers": _peers,
 }
 
 
