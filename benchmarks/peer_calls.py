@@ -103,6 +103,12 @@ def package(name: str) -> ModuleType:
         raise Unable("not installed") from None
 
 
+def refuse_half(dtype: torch.dtype) -> None:
+    """For a BLAS, which has no such routine."""
+    if dtype.itemsize < 4:
+        raise Unable(f"no {str(dtype).removeprefix('torch.')}")
+
+
 def ours(case: Case, *operands: Tensor) -> Call:
     options = {"return_weights": True} if case.operation == "causal_attention" else case.parameters
     operation = getattr(trigemm, case.operation)
@@ -149,9 +155,8 @@ def sdpa(case: Case, *operands: Tensor) -> Call:
 
 def scipy_blas(case: Case, *operands: Tensor) -> Call:
     """SciPy's BLAS. It stores by columns: it is handed transposes, so that nothing is copied."""
-    letter = {torch.float32: "s", torch.float64: "d"}.get(operands[0].dtype)
-    if letter is None:
-        raise Unable(f"no {str(operands[0].dtype).removeprefix('torch.')}")
+    refuse_half(operands[0].dtype)
+    letter = "s" if operands[0].dtype == torch.float32 else "d"
     if case.operation == "causal_scores_qkvpacked":
         q, k, _ = operands[0].permute(2, 0, 3, 1, 4).unbind()
         return openblas_gemmt(letter, q, k.mT, case.HS**-0.5)
@@ -198,14 +203,15 @@ def openblas_gemmt(letter: str, left: Tensor, right: Tensor, alpha: float) -> Ca
 def cupy_blas(case: Case, *operands: Tensor) -> Call:
     """cuBLAS's syrk by way of CuPy, which has no trmm."""
     cupy, syrk = package("cupy"), package("cupy.cublas").syrk
-    if operands[0].dtype not in (torch.float32, torch.float64):
-        raise Unable(f"no {str(operands[0].dtype).removeprefix('torch.')}")
+    refuse_half(operands[0].dtype)
     a = cupy.from_dlpack(operands[0][0]).T  # by columns, as cuBLAS takes it
     return lambda: syrk("T", a, lower=True)[None]
 
 
 def jax_product(case: Case, *operands: Tensor) -> Call:
     jax = package("jax")
+    if operands[0].is_cuda:  # there it is cuBLAS's
+        refuse_half(operands[0].dtype)
     jax.config.update("jax_enable_x64", True)
     linalg, symmetrize = package("jax.lax.linalg"), case.mode == "mirrored"
 

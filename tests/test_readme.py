@@ -28,7 +28,7 @@ def test_examples_run_and_print_what_the_readme_says():
 
 def test_tables_are_what_the_records_say():
     loaded = report.load(
-        [path for kind in ("results", "attention") for path in sorted((ROOT / "benchmarks" / kind).glob("*.jsonl"))]
+        [path for kind in ("results", "attention", "peers") for path in sorted((ROOT / "benchmarks" / kind).glob("*.jsonl"))]
     )
     assert loaded.benchmarks
     assert loaded.skipped == []

@@ -10,7 +10,7 @@ from trigemm.cli.terminal import console
 from trigemm.lab import report as lab
 from trigemm.lab.records import Record
 
-DEFAULT_FOLDERS = tuple(Path("benchmarks") / kind for kind in ("results", "traffic", "attention"))
+DEFAULT_FOLDERS = tuple(Path("benchmarks") / kind for kind in ("results", "traffic", "attention", "peers"))
 
 
 def report(

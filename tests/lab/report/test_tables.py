@@ -122,6 +122,31 @@ def test_the_operations_are_set_against_matmul():
     ]
 
 
+def test_peers_have_a_column_each_and_what_gives_less_is_not_compared():
+    def peer(kernel, median, **fields):
+        more = {"operation": "peers.causal_attention", "mode": "weights", "gives": None, "number": None, "skipped": {}}
+        return record(kernel, median, **{**more, **fields})
+
+    rows = [
+        peer("trigemm", 0.1, skipped={"jax": "not installed"}),
+        peer("eager", 0.3),
+        peer("compiled", 0.2, error_over_budget=3.6),
+        peer("sdpa", 0.05, gives="no weights"),
+        record("trigemm", 0.1, operation="causal_attention", mode="weights", case="reference"),
+    ]
+    table = report.table("peers", rows)
+    assert "| trigemm, µs [p20-p80] | PyTorch | torch.compile | SDPA | JAX | vs the fastest |" in table
+    assert cells(table) == [
+        ["causal_attention, weights", "96 x 1024 x 64", "float32 highest", "100 [90-110]", "300",
+         "200 (error 3.6x the budget)", "50 (no weights)", "not installed", "2.00x"],
+    ]  # fmt: skip
+    on_cpu = [{**row, "device": "cpu", "device_name": "EPYC"} for row in rows[:2]]
+    both = report.table("peers", [*rows, *on_cpu])
+    assert both.endswith(table)
+    assert "trigemm, ms [p20-p80]" in both
+    assert report.table("peers", rows[4:]) == "No records.\n"
+
+
 def test_markdown_has_every_table_under_its_name():
     text = report.markdown([record()])
     assert [line for line in text.splitlines() if line.startswith("### ")] == [f"### {name}" for name in report.TABLES]

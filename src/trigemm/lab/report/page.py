@@ -82,7 +82,7 @@ def page(loaded: Loaded) -> str:
         listings=list(_listings(loaded.counted)),
         listing_headings=HEADINGS,
         searches=list(_searches(loaded.searches)),
-        errors=charts.errors(known) if (known := [r for r in judged if r["error_over_budget"] is not None]) else None,
+        errors=charts.errors(known) if (known := [r for r in judged if _is_judged(r)]) else None,
         devices=[devices.known(name) for name in devices.names()],
         environments=_environments(loaded.benchmarks),
         records=_records(judged),
@@ -213,6 +213,11 @@ def _listings(counted: Iterable[Record]) -> Iterator[Listing]:
 
 def _size(sizes: Sequence[int]) -> str:
     return " x ".join(map(str, sizes))
+
+
+def _is_judged(record: Record) -> bool:
+    """Whether the budget was for it: peers may be more wrong."""
+    return record["error_over_budget"] is not None and not record["operation"].startswith("peers.")
 
 
 def _environments(records: Sequence[Record]) -> Table:

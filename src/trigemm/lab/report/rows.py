@@ -64,8 +64,8 @@ def label(record: Record) -> str:
 
 
 def title(record: Record) -> str:
-    """The operation of a comparison with peers, and which of its results was asked for."""
-    return ", ".join(filter(None, (record["operation"].removeprefix("peers."), record["mode"])))
+    """An operation, and which of its results was asked for."""
+    return ", ".join(filter(None, (record["operation"].removeprefix("peers."), record.get("mode"))))
 
 
 def arithmetic(record: Record) -> str:

@@ -214,7 +214,7 @@ def _peers_on(device: str, found: Sequence[dict[str, Record]]) -> str:
 
     def cell(group: dict[str, Record], name: str) -> str:
         if name not in group:
-            return str(group["trigemm"]["skipped"].get(name, ""))
+            return str(group["trigemm"]["skipped"].get(name, "")).split(":")[0]
         record = group[name]
         error = record["error_over_budget"]
         notes = [record["gives"], f"error {digits(error)}x the budget" if error > 1 else None]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trigemm.lab.records import Record
 from trigemm.lab.report.charts.vega import INK, Chart, Spec, chart_spec, dashed_line, logarithmic, words
-from trigemm.lab.report.rows import caption, device_name, digits, fastest_blas, label, percent, sizes, times
+from trigemm.lab.report.rows import caption, device_name, digits, fastest_blas, label, percent, sizes, times, title
 
 COLORS = {"fastest": "var(--accent)", "kernel": "var(--series-1)", "baseline": "var(--quiet)"}
 
@@ -49,8 +49,9 @@ def ladder(records: Sequence[Record]) -> Chart:
     layers.append(words({"text": {"field": "kernel"}, "x": {"value": 0}}, align="left", dy=-13, fontWeight=600))
     layers.append(words({"text": {"field": "text"}, "x": {"value": "width"}}, align="right", dy=-13))
     fill = "" if records[0]["fill"] is None else f", fill {records[0]['fill']}"
+    peers = " and its peers" if records[0]["operation"].startswith("peers.") else ""
     return Chart(
-        f"{records[0]['operation']}, {sizes(records[0])}, {records[0]['dtype']}{fill}, on {device_name(records[0])}",
+        f"{title(records[0])}{peers}, {sizes(records[0])}, {records[0]['dtype']}{fill}, on {device_name(records[0])}",
         "; ".join(f"{row['kernel']}: {row['text']}" for row in rows),
         beneath,
         chart_spec(
