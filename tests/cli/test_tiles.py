@@ -68,6 +68,7 @@ def test_the_picture_names_its_tiles(tmp_path, blocks, labels):
     ("arguments", "said"),
     [
         ((4, 0, 6), "error: plan: sizes must be positive; got M, N, K = 4, 0, 6\n"),
+        ((-1, 2, 3), "sizes must be positive; got -1"),
         ((4, 5, 6, "--block", "1,2"), "error: --block takes three integers BM,BN,BK such as 128,256,64; got '1,2'\n"),
         ((4, 5, 6, "--block", "0,2,3"), "blocks must be positive"),
         ((4, 5, 6, "--block", "64,128,64", "--triangle"), "must be a positive multiple of block_columns, got 64 and 128\n"),

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trigemm.distributed.sequence import sequence_order
 from trigemm.distributed.split import balance, blocks, live_tiles, part, rank_rows
 from trigemm.triangle import Triangle
 
@@ -47,6 +48,12 @@ def test_tiles_that_do_not_divide_the_blocks_and_lengths_that_are_no_multiple_co
 def test_there_must_be_rows_and_ranks(length: int, ranks: int) -> None:
     with pytest.raises(ValueError, match="must be positive"):
         balance(length, ranks)
+
+
+@pytest.mark.parametrize(("length", "ranks"), [(8, 0), (8, -1), (-1, 2)])
+def test_an_order_needs_a_length_and_ranks(length: int, ranks: int) -> None:
+    with pytest.raises(ValueError, match=f"sequence_order: .*got {length} and {ranks}"):
+        sequence_order(length, ranks)
 
 
 @settings(max_examples=50, deadline=None)

@@ -7,7 +7,7 @@ import typer
 import trigemm
 from trigemm.cli.bench import bench
 from trigemm.cli.report import report
-from trigemm.cli.tiles import tiles
+from trigemm.cli.tiles import SizesCommand, tiles
 from trigemm.cli.traffic import app as traffic
 from trigemm.cli.verify import verify
 
@@ -35,6 +35,6 @@ def main(
 
 app.command()(bench)
 app.command()(report)
-app.command()(tiles)
+app.command(cls=SizesCommand)(tiles)
 app.add_typer(traffic, name="traffic")
 app.command()(verify)

@@ -1,6 +1,7 @@
 """`trigemm tiles`: which tile to cut a product into."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperCommand
 
 from trigemm.cli.terminal import console
 from trigemm.lab import records, timing
@@ -18,6 +20,16 @@ from trigemm.tiling import devices
 from trigemm.tiling.plan import Candidate, Plan, plan
 
 SHOWN = 12
+
+
+class SizesCommand(TyperCommand):
+    """A command whose arguments are sizes: "-1" is a wrong size, not an unknown option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for argument in args:
+            if re.fullmatch(r"-\d+", argument):
+                raise typer.BadParameter(f"sizes must be positive; got {argument}")
+        return super().parse_args(ctx, args)
 
 
 def tiles(

@@ -13,11 +13,13 @@ from trigemm.distributed.split import rank_rows
 
 
 def sequence_order(length: int, ranks: int) -> Tensor:
-    """The positions of a sequence in the order in which its ranks have them.
+    """The positions of a sequence in the order in which its ranks have them. ValueError for a negative length, or no ranks.
 
     >>> sequence_order(8, 2)
     tensor([0, 1, 6, 7, 2, 3, 4, 5])
     """
+    if length < 0 or ranks < 1:
+        raise ValueError(f"sequence_order: length must be 0 or more, and ranks 1 or more; got {length} and {ranks}")
     return torch.cat([torch.arange(rows.start, rows.stop) for rank in range(ranks) for rows in rank_rows(length, ranks, rank)])
 
 
