@@ -336,7 +336,9 @@ def other_placements_are_refused(mesh: DeviceMesh) -> None:
     refused(lambda: distributed.causal_scores(by_rows, whole), "all alike.* got q .*Shard.* k .*Replicate")
     refused(lambda: distributed.causal_scores(by_rows, q), "k .*not a DTensor")
     refused(lambda: distributed.causal_attention(by_heads, by_heads, by_heads, return_weights=[1]), "or sharded alike")
-    refused(lambda: distributed.causal_attention(*[by_rows] * 3, window=3), "window works only where the sequence is not sharded")
+    for option in ({"window": 3}, {"window": 1}, {"softcap": 1.0}, {"key_lengths": torch.tensor([3, 4])}):
+        words = f"{next(iter(option))} works only where the sequence is not sharded"
+        refused(lambda: distributed.causal_attention(*[by_rows] * 3, **option), words)  # noqa: B023
     refused(lambda: distributed.causal_attention(*[by_rows] * 3, return_weights="columns"), "columns.* works only where")
     refused(lambda: distributed.causal_scores(by_rows, by_rows, precision="low"), "precision must be one of", ValueError)
     refused(lambda: distributed.syrk(square, replicate=True), "replicate is for", ValueError)

@@ -85,12 +85,14 @@ def test_what_a_mask_lets_through(forward, layer, name, additive):
 
 def test_one_query_sees_what_its_mask_says(forward, layer):
     q, k, v = operands(queries=1)
-    for mask in (None, UNPADDED[:, None, None]):
+    unfilled = torch.arange(S) < 7
+    for mask, filled in ((None, S), (UNPADDED[:, None, None], S), (UNPADDED[:, None, None] & unfilled, 7)):
         seen = torch.ones(2, 1, S).bool() if mask is None else mask[:, 0]
         output, weights = forward(layer, q, k, v, mask, scaling=0.25, sliding_window=3, output_attentions=True)
         wanted, wanted_weights = dense(q, k, v, seen)
         assert torch.allclose(output, wanted, atol=1e-12)
-        assert torch.allclose(weights, wanted_weights, atol=1e-12)
+        assert torch.allclose(weights, wanted_weights[..., :filled], atol=1e-12)
+        assert weights.shape[3] == filled
 
 
 def test_a_missing_mask_of_flash_attention_means_a_full_cache():

@@ -115,6 +115,8 @@ def generation_agrees(models, family, cache, device="cpu", disable_compile=True)
             for mine, theirs in zip(result.logits, wanted.logits, strict=True):
                 assert error(mine, theirs.double().cpu()) < CLOSE
         assert [record[0].shape[2] for record in records] == [17, 1, 1, 1, 1, 1]
+        widest = [max(weights.shape[3] for weights in record.values()) for record in records]
+        assert widest == ([17, 6, 6, 6, 6, 6] if family == "mistral" else [17, 18, 19, 20, 21, 22])  # its window, or all keys
         for record, theirs in zip(records, wanted.attentions, strict=True):
             for layer, weights in record.items():
                 filled, prompt = weights.shape[-1], weights.shape[2] > 1

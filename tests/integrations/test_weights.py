@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,7 @@ def all_weights(models, family="llama"):
         ({"heads": [2]}, {0: [2], 1: [2], 2: [2]}),
         ({"heads": {2: [0], 1: None}}, {1: [0, 1, 2, 3], 2: [0]}),
         ({"layers": range(1, 3), "heads": (0, 1)}, {1: [0, 1], 2: [0, 1]}),
+        ({"layers": np.array([2]), "heads": torch.tensor([3, 0])}, {2: [3, 0]}),
     ],
 )
 def test_chosen_layers_and_heads(models, attention_weights, choice, wanted, monkeypatch):
@@ -158,10 +160,15 @@ def test_a_compiled_layer(models, attention_weights):
         ({"heads": []}, "heads 0 to 3"),
         ({"heads": {7: [0]}}, "no attention layer 7"),
         ({"layers": [0], "heads": {0: [0]}}, "names the layers"),
+        ({"layers": 1}, "layers must be a list of ints, got 1"),
+        ({"layers": "01"}, "layers must be a list of ints, got '01'"),
+        ({"heads": 2}, "heads must be a list of ints, got 2"),
+        ({"heads": {0: 2}}, "heads must be a list of ints, got 2"),
+        ({"heads": [True, False, True, True]}, "heads must be a list of ints"),
     ],
 )
 def test_layers_and_heads_that_do_not_exist(models, attention_weights, choice, words):
-    with pytest.raises(ValueError, match=words), attention_weights(models.make("llama"), **choice):
+    with pytest.raises((TypeError, ValueError), match=words), attention_weights(models.make("llama"), **choice):
         pytest.fail("the block began")
 
 

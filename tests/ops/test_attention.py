@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -76,6 +77,15 @@ def test_gradients_are_those_of_the_referee(queries, cached, heads, size, data):
         torch.testing.assert_close(found, (output, wanted))
         expected = torch.autograd.grad((output, wanted), tensors, (d_output, upstream), retain_graph=True)
         torch.testing.assert_close(torch.autograd.grad(found, tensors, (d_output, seen)), expected)
+
+
+def test_heads_in_arrays_and_tensors():
+    q, k, v = operands()
+    expected = trigemm.causal_attention(q, k, v, return_weights=[3, 0])
+    for heads in ((3, 0), range(3, -1, -3), np.array([3, 0]), [np.int64(3), torch.tensor(0)], torch.tensor([3, 0])):
+        torch.testing.assert_close(trigemm.causal_attention(q, k, v, return_weights=heads), expected)
+    assert trigemm.causal_attention(q, k, v, return_weights=[])[1].shape == (2, 0, 5, 7)
+    assert isinstance(trigemm.causal_attention(q, k, v, return_weights=np.False_), torch.Tensor)
 
 
 def test_fill():
@@ -277,8 +287,12 @@ REFUSED = [
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=[4]), ValueError, r"different numbers of 0 to 3; got \[4\]"),
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=[-1]), ValueError, "different numbers of 0 to 3"),
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=[1, 1]), ValueError, "different numbers"),
-    (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=["a"]), TypeError, "heads must be ints"),
-    (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=[True]), TypeError, "heads must be their numbers, not a flag for each"),
+    (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=["a"]), TypeError, "heads must be a list of ints, got ..a.."),
+    (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=[True]), TypeError, "heads must be a list of ints, got .True."),
+    (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=torch.ones(4).bool()), TypeError, "heads must be a list of ints"),
+    (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=torch.ones(1)), TypeError, "heads must be a list of ints, got .1.0."),
+    (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=[torch.tensor(True)]), TypeError, "heads must be a list of ints"),
+    (lambda: attention(q_ok, kv_ok, kv_ok, return_weights={1}), ValueError, "return_weights must be False, True"),
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights="rows"), ValueError, "a list of heads, or \"columns\"; got 'rows'"),
     (lambda: attention(q_ok, kv_ok, kv_ok, return_weights=3), ValueError, "return_weights must be False, True"),
     (

@@ -16,6 +16,9 @@ from trigemm.distributed.syrk import RingSyrk, triangle_of_rows
 from trigemm.ops import attention, products, scores, softmax
 from trigemm.ops.checks import check_operands
 
+WHOLE_SEQUENCE = ("key_lengths", "key_mask", "softcap", "window")
+"""Options of attention that a sharded sequence does not have."""
+
 
 def causal_scores(
     q: Tensor, k: Tensor, *, scale: float | None = None, fill: float | None = -math.inf, precision: str | None = None
@@ -110,20 +113,21 @@ def causal_attention(
 
     Source: Liu, Zaharia and Abbeel 2023 (ring attention); Vaswani et al. 2017, section 3.2.1.
     """
-    form: dict[str, Any] = {"scale": scale, "return_weights": return_weights, "weights_dtype": weights_dtype}
+    asked = attention.plain(return_weights)
+    form: dict[str, Any] = {"scale": scale, "return_weights": asked, "weights_dtype": weights_dtype}
     form |= {"fill": fill, "precision": precision, **options}
     sharding = sharding_of("causal_attention", 2, q=q, k=k, v=v)
     if sharding is None:
         return _attention_by_heads(q, k, v, form)
-    found: Any = attention.causal_attention(_outline(q), _outline(k), _outline(v), **form)
-    refused = [name for name, value in options.items() if value not in (None, 0, True)]
-    if isinstance(return_weights, str):
-        refused.append(f"return_weights={return_weights!r}")
+    refused = [name for name in WHOLE_SEQUENCE if options.get(name) is not None]
+    if isinstance(asked, str):
+        refused.append(f"return_weights={asked!r}")
     if refused:
         raise NotImplementedError(f"causal_attention: {', '.join(refused)} works only where the sequence is not sharded")
+    found: Any = attention.causal_attention(_outline(q), _outline(k), _outline(v), **form)
     local = _local("causal_attention", q=q, k=k, v=v)
-    heads = list(range(local[0].shape[1])) if return_weights is True else list(return_weights or [])
-    if heads and return_weights is not True and any(p.is_shard(1) for p in q.placements):  # type: ignore[attr-defined]
+    heads = attention.heads_of(asked, local[0].shape[1])
+    if heads and asked is not True and any(p.is_shard(1) for p in q.placements):  # type: ignore[attr-defined]
         raise NotImplementedError("causal_attention: heads that are sharded give the weights of all or of none, not of a list")
     weights = found[1] if isinstance(found, tuple) else None
     dtype = local[0].dtype if weights_dtype is None else weights_dtype

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,9 +47,10 @@ def causal_attention(
         scale: factor of the scores, by default 1/sqrt(HS).
         return_weights: False: the output alone. True: the weights of all heads as well. A list of heads: theirs, in that order.
             "columns": the weights summed over the queries, for ranking keys.
-        weights_dtype: of the weights or sums; by default that of `q`, for sums at least float32.
-        fill: what stands above the diagonal of the weights. None leaves it unwritten: that costs less time, and what stands
-            there is not defined. A key before the diagonal that is not seen has weight 0.
+        weights_dtype: of the weights or sums; by default that of `q`, for sums at least float32. No effect where neither is
+            returned.
+        fill: what stands above the diagonal of the weights, where weights are returned. None leaves it unwritten: that costs
+            less time, and what stands there is not defined. A key before the diagonal that is not seen has weight 0.
         key_lengths: (B,) integers: only the first so many keys of a sequence count; below 0 none, beyond S all.
         key_mask: (B,S) bool, instead of key_lengths: True where a key counts. What lies at keys that don't count is not used:
             NaN there changes nothing. A query that sees no key gets zeros, in its output and in its weights.
@@ -99,8 +101,9 @@ def causal_attention(
             raise ValueError(f"{OPERATION}: softcap must be positive and finite, got {softcap}; None leaves scores as they are")
     if window is not None:
         window = _positive("window", window)
-    sums = isinstance(return_weights, str)
-    heads = _heads(return_weights, q.shape[1])
+    asked = plain(return_weights)
+    sums = isinstance(asked, str)
+    heads = heads_of(asked, q.shape[1])
     if weights_dtype is None:
         weights_dtype = torch.promote_types(q.dtype, torch.float32) if sums else q.dtype
     elif weights_dtype not in DTYPES:
@@ -111,7 +114,7 @@ def causal_attention(
     )
     if sums:
         return output, columns
-    return output if return_weights is False else (output, weights)
+    return output if asked is False else (output, weights)
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -164,7 +167,7 @@ def _positive(name: str, value: Any) -> int:
     return number
 
 
-def _heads(return_weights: object, count: int) -> list[int]:
+def heads_of(return_weights: object, count: int) -> list[int]:
     """The heads whose weights are asked for."""
     if isinstance(return_weights, bool):
         return list(range(count)) if return_weights else []
@@ -174,12 +177,21 @@ def _heads(return_weights: object, count: int) -> list[int]:
         raise ValueError(
             f'{OPERATION}: return_weights must be False, True, a list of heads, or "columns"; got {return_weights!r}'
         )
-    if any(isinstance(head, bool) for head in return_weights):
-        raise TypeError(f"{OPERATION}: heads must be their numbers, not a flag for each; got {list(return_weights)!r}")
-    try:
-        heads = [index(head) for head in return_weights]
-    except TypeError:
-        raise TypeError(f"{OPERATION}: heads must be ints, got {list(return_weights)!r}") from None
+    heads = numbers(OPERATION, "heads", return_weights)
     if any(not 0 <= head < count for head in heads) or len(set(heads)) < len(heads):
         raise ValueError(f"{OPERATION}: heads must be different numbers of 0 to {count - 1}; got {heads}")
     return heads
+
+
+def numbers(operation: str, name: str, given: Any) -> list[int]:
+    """A list, an array or a tensor of ints as a list of them; a TypeError for anything else, flags among them."""
+    given = plain(given)
+    listed: list[Any] = [plain(x) for x in given] if isinstance(given, Sequence) else [None]
+    if not all(isinstance(x, int) and not isinstance(x, bool) for x in listed):
+        raise TypeError(f"{operation}: {name} must be a list of ints, got {given!r}")
+    return listed
+
+
+def plain(x: Any) -> Any:
+    """NumPy's and torch's numbers and arrays as Python's."""
+    return x.tolist() if isinstance(x, Tensor | np.ndarray | np.generic) else x

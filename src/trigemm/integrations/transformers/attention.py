@@ -3,6 +3,7 @@
 from typing import Any
 
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from trigemm.integrations.transformers.masks import Keys, padding_mask, visible_keys
@@ -32,8 +33,8 @@ def attention_forward(
         options: the layer's scaling, softcap, sliding_window and dropout. With output_attentions the weights come too.
 
     Returns:
-        Output (B,T,NH,HS) and weights (B,NH,T,L) or None, L being the number of filled keys. A query that sees no key has zeros
-        in both.
+        Output (B,T,NH,HS) and weights (B,NH,T,L) or None, L being the number of filled keys; in a graph of torch.compile, a step
+        of one query has the whole of a static cache. A query that sees no key has zeros in both.
 
     Raises:
         TypeError, ValueError: the layer needs what causal attention does not have.
@@ -42,8 +43,15 @@ def attention_forward(
     if watch is not None:
         return watch(module, query, key, value, attention_mask, options), None
     refuse_unsupported(module, options)
-    keys = visible_keys(attention_mask, query.shape[2], key.shape[2], options.get("sliding_window"), bottom_right=False)
     wanted = bool(options.get("output_attentions"))
+    keys = visible_keys(
+        attention_mask,
+        query.shape[2],
+        key.shape[2],
+        options.get("sliding_window"),
+        bottom_right=False,
+        cut=wanted and not is_compiling(),
+    )
     result = attend(query, key, value, keys, options, return_weights=wanted)
     output, weights = result if wanted else (result, None)
     return output.transpose(1, 2).contiguous(), weights

@@ -69,7 +69,7 @@ def _library_mask(**arguments: Any) -> Tensor | None:
     return mask
 
 
-def visible_keys(mask: Any, queries: int, keys: int, window: int | None, *, bottom_right: bool) -> Keys:
+def visible_keys(mask: Any, queries: int, keys: int, window: int | None, *, bottom_right: bool, cut: bool = False) -> Keys:
     """What a layer's queries may see, of what the model hands to its attention function.
 
     Args:
@@ -77,6 +77,8 @@ def visible_keys(mask: Any, queries: int, keys: int, window: int | None, *, bott
         window: the layer's sliding window.
         bottom_right: how a missing mask is to be read: the last query's own key is the last one (as for flash attention), or
             the first query's own key is the first one, the rest being an unfilled cache (as for scaled_dot_product_attention).
+        cut: whether the keys of one query end with the last one that is seen. Its mask is as long as a static cache, and to look
+            into it is to wait for the device. The masks of more queries say by their length what is filled.
 
     Raises:
         TypeError: the mask is no tensor. ValueError: it is not causal, up to padding and the window.
@@ -98,7 +100,10 @@ def visible_keys(mask: Any, queries: int, keys: int, window: int | None, *, bott
         )
     mask = _seen(mask[..., :keys])
     if mask.shape[2] == 1:
-        return Keys(mask.shape[-1], mask[:, 0, 0], window)
+        mask = mask[:, 0, 0]
+        if queries == 1 and cut:
+            mask = mask[:, : int(_last(mask.any(0))) + 1]
+        return Keys(mask.shape[-1], mask, window)
     return _fit(mask[:, 0], window)
 
 
@@ -112,13 +117,17 @@ def _seen(mask: Tensor) -> Tensor:
     return seen
 
 
+def _last(seen: Tensor) -> Tensor:
+    """Where the last True of each row is; its last place if there is none."""
+    return seen.shape[-1] - 1 - seen.flip(-1).to(torch.uint8).argmax(-1)
+
+
 def _fit(seen: Tensor, window: int | None) -> Keys:
     """The filled keys and the padding that make this mask (B,T,S) out of a causal one with a window."""
     queries, keys = seen.shape[1:]
     unpadded = seen.any(1)
     any_seen = seen.any(0)
-    last_seen = keys - 1 - any_seen.flip(1).to(torch.uint8).argmax(1)
-    ahead = torch.where(any_seen.any(1), last_seen - torch.arange(queries, device=seen.device), 0)
+    ahead = torch.where(any_seen.any(1), _last(any_seen) - torch.arange(queries, device=seen.device), 0)
     diagonal = max(0, int(ahead.max()))
     filled = diagonal + queries
     pattern = torch.ones(queries, keys, dtype=torch.bool, device=seen.device).tril_(diagonal)

@@ -12,6 +12,9 @@ from torch import Tensor, nn
 
 from trigemm.integrations.transformers.attention import NAME, attend, is_causal, refuse_unsupported
 from trigemm.integrations.transformers.masks import Keys, visible_keys
+from trigemm.ops.attention import numbers
+
+OPERATION = "attention_weights"
 
 Heads = Sequence[int] | None
 Record = dict[int, Any]
@@ -44,9 +47,9 @@ def attention_weights(
         reduce: a function of (layer, weights), called as each layer computes its own; what it returns is recorded in their place.
         weights_dtype: dtype of the weights; by default the dtype of the queries.
 
-    Weights are zero above the diagonal, on padding, and for queries that see no key. S counts the filled keys: a static cache
-    is cut behind them, and a sliding one holds the last keys only. With gradients enabled, the weights carry them: a loss may
-    use them. The chosen layers run outside of graphs of torch.compile.
+    Weights are zero above the diagonal, on padding, and for queries that see no key. S counts the filled keys: weights end with
+    the last query's own, in a static cache too, and a sliding one holds the last keys only. With gradients enabled, the weights
+    carry them: a loss may use them. The chosen layers run outside of graphs of torch.compile.
 
     Raises:
         TypeError, ValueError: on entry, for layers or heads that do not exist, layers that are not causal or do not dispatch
@@ -96,7 +99,7 @@ class Collector:
     def visible(self, mask: Any, *shape: Any, bottom_right: bool) -> Keys:
         """`visible_keys`, once for the layers that share a mask."""
         if self.mask is None or self.mask[0] is not mask or self.mask[1] != shape:
-            self.mask = mask, shape, visible_keys(mask, *shape, bottom_right=bottom_right)
+            self.mask = mask, shape, visible_keys(mask, *shape, bottom_right=bottom_right, cut=True)
         return self.mask[2]
 
 
@@ -142,16 +145,18 @@ def _choose(
             raise ValueError("attention_weights: a dict of heads names the layers; give it without layers")
         wanted = dict(heads)
     else:
-        wanted = dict.fromkeys(found if layers is None else layers, heads)
+        wanted = dict.fromkeys(found if layers is None else numbers(OPERATION, "layers", layers), heads)
+    chosen: dict[int, tuple[nn.Module, Heads]] = {}
     for layer, of_layer in wanted.items():
         if layer not in found:
             raise ValueError(
                 f"attention_weights: {type(model).__name__} has no attention layer {layer!r}; its layers are {_span(found)}"
             )
-        _check_layer(layer, found[layer], of_layer)
-    if not wanted:
+        _check_layer(layer, found[layer])
+        chosen[layer] = found[layer], _checked_heads(layer, found[layer], of_layer)
+    if not chosen:
         raise ValueError("attention_weights: no layer is chosen; layers=None chooses all")
-    return {layer: (found[layer], wanted[layer]) for layer in sorted(wanted)}
+    return dict(sorted(chosen.items()))
 
 
 def _attention_layers(model: nn.Module) -> dict[int, nn.Module]:
@@ -183,21 +188,30 @@ def _dispatches(module: nn.Module) -> bool:
     return isinstance(getattr(module, "layer_idx", None), int) and "ALL_ATTENTION_FUNCTIONS" in getattr(code, "co_names", ())
 
 
-def _check_layer(layer: int, module: nn.Module, heads: Heads) -> None:
-    name = f"attention_weights: layer {layer} ({type(module).__name__})"
-    config: Any = module.config
-    if hasattr(config, "trigemm_watch"):
+def _check_layer(layer: int, module: nn.Module) -> None:
+    name = _name(layer, module)
+    if hasattr(module.config, "trigemm_watch"):
         raise ValueError(f"{name} is being collected already; blocks may be nested for different layers")
     if hasattr(module, "sinks"):
         raise ValueError(f"{name} has attention sinks, which are not supported")
     dropout = getattr(module, "attention_dropout", getattr(getattr(module, "attn_dropout", None), "p", 0.0))
     refuse_unsupported(module, {"dropout": dropout if module.training else 0.0, "scaling": 1.0})
+
+
+def _checked_heads(layer: int, module: nn.Module, heads: Heads) -> Heads:
+    """The heads as a list, or None for all; ValueError where the layer has not all of them, or one is named twice."""
     if heads is None:
-        return
+        return None
+    heads = numbers(OPERATION, "heads", heads)
+    config: Any = module.config
     count = getattr(module, "num_heads", config.num_attention_heads)
-    known = all(isinstance(head, int) and 0 <= head < count for head in heads)
-    if not known or not heads or len(set(heads)) < len(heads):
-        raise ValueError(f"{name} has heads 0 to {count - 1}, each to be named once; got {list(heads)}")
+    if not heads or any(not 0 <= head < count for head in heads) or len(set(heads)) < len(heads):
+        raise ValueError(f"{_name(layer, module)} has heads 0 to {count - 1}, each to be named once; got {heads}")
+    return heads
+
+
+def _name(layer: int, module: nn.Module) -> str:
+    return f"{OPERATION}: layer {layer} ({type(module).__name__})"
 
 
 def _span(layers: Mapping[int, nn.Module]) -> str:
