@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from trigemm.integrations.transformers import attention_weights
+from trigemm.lab.report import check_plot
 
 Maps = dict[int, Tensor]
 
@@ -118,19 +119,26 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if min(options.steps, options.length, options.repeats) < 1 or options.tokens < 24:
         parser.error("counts must be at least 1, and --tokens at least 24")
+    try:
+        run(options)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
+
+def run(options: argparse.Namespace) -> None:
+    """Draw, measure and print. ValueError or OSError for a model, a text or a picture that cannot be had."""
+    check_plot(options.output)
     if options.model is None:
+        if options.text is not None:
+            raise ValueError("--text needs --model: the small model knows no text")
         model = recall.train(options.steps, options.seed, options.device)
         tokens = recall.draw(1, options.tokens, torch.Generator().manual_seed(options.seed + 1)).tokens
     else:
-        model = recall.load(options.model, options.device)
+        model = recall.load(options.model, options.device, max(options.tokens, options.length))
         tokens = recall.read_tokens(model, options.model, options.text, options.tokens, options.seed)
     tokens = tokens.to(options.device)
     implementation = model.config._attn_implementation
-    try:
-        maps = collect(model, tokens, options.layers, options.heads)
-    except ValueError as error:
-        raise SystemExit(str(error)) from None
+    maps = collect(model, tokens, options.layers, options.heads)
     draw(maps, options.heads, options.output)
     measured = costs(model, implementation, options)
     model.set_attn_implementation("eager")

@@ -78,7 +78,7 @@ def compare(model: Any, prompt: Tensor, further: Tensor, budgets: list[int], ans
     cache, sums = prefill(model, prompt)
     filled = prompt.shape[1]
     if any(layer.keys.shape[2] != filled for layer in cache.layers):
-        raise SystemExit("a layer with a sliding window evicts keys by itself; a model without one is needed")
+        raise ValueError("a layer with a sliding window evicts keys by itself; a model without one is needed")
     whole = go_on(model, copy.deepcopy(cache), further, filled)
 
     def row(rule: str, budget: int, logits: Tensor) -> dict[str, Any]:
@@ -106,14 +106,23 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("counts must be at least 1, and --prompt at least 24")
     if max(options.budgets) > options.prompt:
         parser.error(f"--budgets: no more keys can be kept than the prompt has ({options.prompt})")
+    try:
+        run(options)
+    except ValueError as error:
+        parser.error(str(error))
 
+
+def run(options: argparse.Namespace) -> None:
+    """Compare and print. ValueError for a model or a text that cannot serve."""
     if options.model is None:
+        if options.text is not None:
+            raise ValueError("--text needs --model: the small model knows no text")
         model = recall.train(options.steps, options.seed, options.device, options.prompt)
         data = recall.draw(options.sequences, options.prompt, torch.Generator().manual_seed(options.seed + 1))
         prompt, further, answers = data.tokens, data.questions(), recall.FIRST_VALUE + data.values
     else:
-        model = recall.load(options.model, options.device)
         length = options.prompt + options.further
+        model = recall.load(options.model, options.device, length)
         tokens = recall.read_tokens(model, options.model, options.text, length, options.seed)
         prompt, further, answers = tokens[:, : options.prompt], tokens[:, options.prompt :], None
     if answers is not None:

@@ -1,4 +1,4 @@
-"""The model and the tokens of the examples: a small model that learns to recall facts in seconds, or any model from a path.
+"""The model and the tokens of the other examples: a small model that learns to recall facts in seconds, or any from a path.
 
 A sequence of the task holds facts, among noise, and then questions: a fact is one token that names a key and a value, a question
 is a key, and its answer is the value. To answer, attention must find the fact that has the key.
@@ -95,41 +95,57 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that the examples share."""
     parser.add_argument("--model", type=Path, help="folder of a decoder of transformers; by default a small one is trained")
     parser.add_argument("--text", type=Path, help="text file in UTF-8 for --model; by default its tokens are random")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", type=device, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=150, help="training steps of the small model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
-def load(path: Path, device: str) -> Any:
-    """A decoder from a folder; one that holds a config alone gets random weights."""
+def device(name: str) -> str:
+    """The name of a device that torch can use here, for argparse."""
+    try:
+        torch.empty(0, device=name)
+    except (AssertionError, RuntimeError):
+        raise argparse.ArgumentTypeError(f"torch cannot use a device {name!r} here; cpu would work") from None
+    return name
+
+
+def load(path: Path, device: str, length: int) -> Any:
+    """A decoder from a folder that takes so many tokens; one that holds a config alone gets random weights.
+
+    Raises:
+        ValueError: there is none, it cannot be loaded, or it has fewer positions.
+    """
     if not (path / "config.json").is_file():
-        raise SystemExit(f"--model: {path} holds no config.json")
+        raise ValueError(f"--model: {path} holds no config.json")
     weights = [*path.glob("*.safetensors"), *path.glob("*.bin")]
     try:
         if weights:
             model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True)
         else:
             model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path, local_files_only=True))
-    except (KeyError, OSError, ValueError) as error:
-        raise SystemExit(f"--model: {path} cannot be loaded ({error})") from None
+    except Exception as error:  # what a broken file makes transformers raise may be of any kind
+        raise ValueError(f"--model: {path} cannot be loaded ({error})") from None
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", length)
+    if positions < length:
+        raise ValueError(f"--model: {path} has {positions} positions, and {length} tokens are asked for")
     return model.to(device).eval()
 
 
 def read_tokens(model: Any, path: Path, text: Path | None, length: int, seed: int) -> Tensor:
-    """(1,length) tokens of a text, by the tokenizer in the model's folder; or random ones."""
+    """(1,length) tokens of a text, by the tokenizer in the model's folder; or random ones. ValueError for too short a text."""
     if text is None:
         generator = torch.Generator().manual_seed(seed)
         return torch.randint(model.config.get_text_config().vocab_size, (1, length), generator=generator)
     try:
         content = text.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SystemExit(f"--text: {error}") from None
+        raise ValueError(f"--text: {text} cannot be read ({error})") from None
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (ImportError, OSError, TypeError, ValueError) as error:
-        raise SystemExit(f"--text: {path} has no tokenizer that can be loaded ({error})") from None
+    except Exception as error:  # as above
+        raise ValueError(f"--text: {path} has no tokenizer that can be loaded ({error})") from None
     tokens = tokenizer(content, return_tensors="pt").input_ids[:, :length]
     if tokens.shape[1] < length:
-        raise SystemExit(f"--text: {text} has {tokens.shape[1]} tokens, {length} are needed")
+        raise ValueError(f"--text: {text} has {tokens.shape[1]} tokens, {length} are needed")
     return tokens

@@ -126,11 +126,36 @@ def test_bad_arguments(examples, example, arguments, words, capsys):
     assert words in capsys.readouterr().err
 
 
-def test_what_cannot_be_loaded_is_said(examples, small, folder, tmp_path):
-    for arguments, words in (
-        ([f"--model={tmp_path}"], "holds no config.json"),
-        ([f"--model={folder}", f"--text={tmp_path / 'absent.txt'}"], "--text: "),
-        (["--layers", "7"], "no attention layer 7; its layers are 0 to 1"),
-    ):
-        with pytest.raises(SystemExit, match=words):
-            examples["attention_maps"].main([*arguments, f"--output={tmp_path / 'maps.png'}"])
+def test_what_cannot_serve_is_said(examples, small, folder, tmp_path, capsys):
+    broken, weightless = tmp_path / "broken", tmp_path / "weightless"
+    for path in (broken, weightless):
+        path.mkdir()
+    (broken / "config.json").write_text("{")
+    (weightless / "config.json").write_bytes((folder / "config.json").read_bytes())
+    (weightless / "model.safetensors").write_bytes(b"no weights")
+    short, picture = tmp_path / "short.txt", f"--output={tmp_path / 'maps.png'}"
+    short.write_bytes(b"\xff")
+    sizes = {"attention_maps": ["--tokens=24", "--length=30", picture], "cache_eviction": ["--prompt=24", "--budgets=8"]}
+    both = [
+        ([f"--model={tmp_path / 'nowhere'}"], "nowhere holds no config.json"),
+        ([f"--model={broken}"], "cannot be loaded (It looks like the config file"),
+        ([f"--model={weightless}"], "cannot be loaded (Error while deserializing header"),
+        ([f"--model={folder}", f"--text={tmp_path / 'absent.txt'}"], "absent.txt cannot be read ([Errno 2]"),
+        ([f"--model={folder}", f"--text={short}"], "cannot be read ('utf-8' codec"),
+        ([f"--text={short}"], "--text needs --model"),
+        (["--device=abacus"], "torch cannot use a device 'abacus' here"),
+    ]
+    wrong = [(name, arguments, words) for name in sizes for arguments, words in both]
+    wrong += [
+        ("attention_maps", ["--layers", "7"], "no attention layer 7; its layers are 0 to 1"),
+        ("attention_maps", ["--heads", "9"], "has heads 0 to 3"),
+        ("attention_maps", [f"--model={folder}", "--length=99"], "has 64 positions, and 99 tokens are asked for"),
+        ("attention_maps", [f"--output={tmp_path / 'nowhere' / 'maps.png'}"], "give a file in an existing folder"),
+        ("attention_maps", [f"--output={tmp_path / 'maps.abc'}"], "its name must end in one of"),
+        ("cache_eviction", [f"--model={folder}", "--further=41"], "has 64 positions, and 65 tokens are asked for"),
+    ]
+    for name, arguments, words in wrong:
+        with pytest.raises(SystemExit) as stopped:
+            examples[name].main([*sizes[name], *arguments])
+        assert stopped.value.code == 2
+        assert words in capsys.readouterr().err
