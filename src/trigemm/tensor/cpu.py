@@ -1,8 +1,11 @@
-"""The backend on NumPy arrays. It defines what the primitives mean; torch computes most of them, on the same memory."""
+"""The backend on NumPy arrays. It defines what the primitives mean.
+
+NumPy computes what it computes as fast as any, and all that is small; of large arrays torch computes, on the same memory, what it
+shares out among cores. What each primitive must give, tests write out in float64, without torch.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,10 +15,14 @@ from trigemm.kernels.catalogue import serving
 
 Array = np.ndarray[Any, Any]
 
+HALF = np.dtype("float16")
 NAMES = {np.dtype(name): name for name in ("float64", "float32", "float16", "int64")}  # NumPy makes a dtype's name anew each time
 
-STAGE = 256
-"""Elements that one stage of a sum takes together."""
+SMALL = 2**15
+"""Elements below which torch works on one core too, and handing an array over costs more than it saves."""
+
+SMALL_PRODUCT, SMALL_TRIANGLE = 2**18, 2**21
+"""Multiply-adds below which a product is NumPy's, on one core, and below which all of a triangle's square is computed at once."""
 
 Torch = torch.Tensor
 
@@ -27,7 +34,7 @@ def _torch(a: Array) -> Torch:
 
 def _wide(a: Array) -> Torch:
     """The same, in the dtype in which elements are summed."""
-    return _torch(a).float() if a.dtype == np.float16 else _torch(a)
+    return torch.from_numpy(a).float() if a.dtype == HALF else torch.from_numpy(a)
 
 
 def _like(x: Torch, a: Array) -> Array:
@@ -36,16 +43,18 @@ def _like(x: Torch, a: Array) -> Array:
     return out if out.dtype == a.dtype else out.astype(a.dtype)
 
 
-UNARY: dict[str, Callable[[Torch], Torch]] = {
-    "neg": torch.neg,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "tanh": torch.tanh,
-    "gelu": partial(torch.nn.functional.gelu, approximate="tanh"),
+Ufunc = Callable[..., Any]
+
+UNARY: dict[str, tuple[Ufunc | None, Callable[[Torch], Torch]]] = {
+    "neg": (np.negative, torch.neg),
+    "exp": (np.exp, torch.exp),
+    "log": (np.log, torch.log),
+    "sqrt": (np.sqrt, torch.sqrt),
+    "tanh": (np.tanh, torch.tanh),
+    "gelu": (None, partial(torch.nn.functional.gelu, approximate="tanh")),
 }
 
-BINARY: dict[str, Callable[[Any, Any], Array]] = {
+BINARY: dict[str, Ufunc] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -55,16 +64,6 @@ BINARY: dict[str, Callable[[Any, Any], Array]] = {
     "less_equal": np.less_equal,
     "equal": np.equal,
 }
-
-
-def _staged(x: Torch) -> Torch:
-    """Sums over the middle axis of (outer, n, inner), at most STAGE elements at a time."""
-    while x.shape[1] > STAGE:
-        outer, n, inner = x.shape
-        whole = n // STAGE * STAGE
-        stage = x[:, :whole].reshape(outer, -1, STAGE, inner).sum(2)
-        x = torch.cat((stage, x[:, whole:].sum(1, keepdim=True)), 1) if whole < n else stage
-    return x.sum(1)
 
 
 def _dtype(name: str) -> str:
@@ -113,15 +112,19 @@ class CpuBackend:
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Array:
         return np.full(shape, value, _dtype(dtype))
 
-    @np.errstate(all="ignore")
     def cast(self, a: Array, dtype: str) -> Array:
-        out = a.astype(_dtype(dtype))
-        if a.dtype.kind == "f" and dtype == "int64":
+        if dtype != "int64":
+            return _torch(a).to(getattr(torch, _dtype(dtype))).numpy()  # NumPy converts half precision one by one
+        with np.errstate(invalid="ignore"):
+            out = a.astype(dtype)
+        if a.dtype.kind == "f":
             out[np.isnan(a)] = np.iinfo(np.int64).min
         return out
 
+    @np.errstate(all="ignore")
     def unary(self, code: str, a: Array) -> Array:
-        return _like(UNARY[code](_torch(a)), a)
+        small, large = UNARY[code]
+        return np.asarray(small(a)) if small and a.size < SMALL else _like(large(_torch(a)), a)
 
     @np.errstate(all="ignore")
     def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
@@ -131,11 +134,13 @@ class CpuBackend:
         if code == "gelu_backward":
             grad, x = (_torch(np.asarray(y, dtype)) for y in (a, b))
             return _like(torch.ops.aten.gelu_backward(*torch.broadcast_tensors(grad, x), approximate="tanh"), np.empty(0, dtype))
-        return np.asarray(BINARY[code](a, b)).astype(dtype, copy=False)
+        out = np.asarray(BINARY[code](a, b))
+        return out if out.dtype == dtype else out.astype(dtype)
 
     def permute(self, a: Array, axes: Sequence[int]) -> Array:
-        x = _torch(a)  # whose copies go block by block, several times as fast
-        return x.permute(tuple(axes)).contiguous().numpy() if x.numel() else np.array(a.transpose(axes))
+        if a.size < SMALL:
+            return np.asarray(a.transpose(axes), order="C")
+        return _torch(a).permute(tuple(axes)).contiguous().numpy()  # block by block, several times as fast as NumPy
 
     def expand(self, a: Array, shape: Sequence[int]) -> Array:
         return np.array(np.broadcast_to(a, shape), order="C")
@@ -152,14 +157,13 @@ class CpuBackend:
         return out
 
     def sum_axis(self, a: Array, axis: int) -> Array:
-        before, after = a.shape[:axis], a.shape[axis + 1 :]
-        return _like(_staged(_wide(a).reshape(prod(before), a.shape[axis], prod(after))), a).reshape(before + after)
+        return _like(_wide(a).sum(axis), a)  # in stages along any axis, where NumPy adds up one after the other along some
 
     def sum(self, a: Array) -> Array:
-        return _like(_staged(_wide(a).reshape(1, a.size, 1)), a).reshape(())
+        return _like(_wide(a).sum(), a)
 
     def max_axis(self, a: Array, axis: int) -> Array:
-        return np.asarray(a.max(axis))
+        return _torch(a).amax(axis).numpy()
 
     def softmax(self, a: Array) -> Array:
         return _like(torch.softmax(_wide(a), -1), a)
@@ -167,36 +171,52 @@ class CpuBackend:
     def log_softmax(self, a: Array) -> Array:
         return _like(torch.log_softmax(_wide(a), -1), a)
 
+    @np.errstate(all="ignore")
     def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
-        left, right = _wide(a), _wide(b)
-        return _like((left.mT if transpose_a else left) @ (right.mT if transpose_b else right), a)
+        left, right = (x.swapaxes(-1, -2) if turned else x for x, turned in ((a, transpose_a), (b, transpose_b)))
+        if left.size * right.shape[-1] < SMALL_PRODUCT and a.dtype != HALF:
+            product: Array = np.matmul(left, right)
+            return product
+        return _like(_wide(left) @ _wide(right), a)
 
     def gemmt(
         self, a: Array, b: Array, *, alpha: float = 1.0, diagonal: int = 0, fill: float = 0.0, transpose_b: bool = False
     ) -> Array:
         right = b.swapaxes(-1, -2) if transpose_b else b
-        out = np.empty((*a.shape[:-1], right.shape[-1]), a.dtype)
+        rows, columns = a.shape[-2], right.shape[-1]
+        if a.size * columns < SMALL_TRIANGLE:
+            product = _scaled(self.matmul(a, right), alpha)
+            np.copyto(product, fill, where=_above(rows, columns, diagonal))
+            return product
+        out = np.empty((*a.shape[:-1], columns), a.dtype)
         kernel = serving("gemmt", "cpu", _torch(out).dtype)
         kernel.run(*map(_torch, (a, right, out)), alpha=alpha, diagonal=diagonal, fill=fill, precision="highest")
         return out
 
     def trmm(self, a: Array, b: Array, *, alpha: float = 1.0, diagonal: int = 0, transpose: bool = False) -> Array:
-        left, uplo = (a.swapaxes(-1, -2), "upper") if transpose else (a, "lower")
-        out = np.empty((*left.shape[:-1], b.shape[-1]), a.dtype)
+        columns = b.shape[-1]
+        if a.size * columns < SMALL_TRIANGLE:
+            triangle = a.copy()
+            np.copyto(triangle, 0, where=_above(a.shape[-2], a.shape[-1], diagonal))
+            return _scaled(self.matmul(triangle, b, transpose_a=transpose), alpha)
+        left, uplo, diagonal = (a.swapaxes(-1, -2), "upper", -diagonal) if transpose else (a, "lower", diagonal)
+        out = np.empty((*left.shape[:-1], columns), a.dtype)
         kernel = serving("trmm", "cpu", _torch(out).dtype)
-        diagonal = -diagonal if transpose else diagonal
         kernel.run(*map(_torch, (left, b, out)), alpha=alpha, uplo=uplo, diagonal=diagonal, precision="highest")
         return out
 
     def syrk(self, a: Array, *, alpha: float = 1.0) -> Array:
-        out = np.empty((*a.shape[:-1], a.shape[-2]), a.dtype)
+        rows = a.shape[-2]
+        if a.size * rows < SMALL_TRIANGLE:
+            return _scaled(self.matmul(a, a, transpose_b=True), alpha)
+        out = np.empty((*a.shape[:-1], rows), a.dtype)
         kernel = serving("syrk", "cpu", _torch(out).dtype)
         kernel.run(_torch(a), None, _torch(out), alpha=alpha, beta=0.0, uplo="full", precision="highest")
         return out
 
     def gather(self, table: Array, indices: Array) -> Array:
         _check_range("gather", indices, len(table))
-        return table[indices]
+        return table.take(indices, axis=0)
 
     def scatter_add(self, updates: Array, indices: Array, rows: int) -> Array:
         _check_range("scatter_add", indices, rows)
@@ -206,8 +226,7 @@ class CpuBackend:
 
     def cross_entropy(self, logits: Array, targets: Array) -> Array:
         _check_range("cross_entropy", targets, logits.shape[1])
-        log = torch.log_softmax(_wide(logits), 1)
-        return _like(-log.gather(1, _torch(targets)[:, None])[:, 0], logits)
+        return _like(torch.nn.functional.cross_entropy(_wide(logits), _torch(targets), reduction="none"), logits)
 
     def cross_entropy_backward(self, grad: Array, logits: Array, targets: Array) -> Array:
         share = torch.softmax(_wide(logits), 1)
@@ -216,7 +235,7 @@ class CpuBackend:
 
     def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
         y, mean, rstd = torch.native_layer_norm(_wide(x), weight.shape, _wide(weight), _wide(bias), eps)
-        return _like(y, x), mean[:, 0].numpy(), rstd[:, 0].numpy()
+        return _like(y, x), mean.numpy().reshape(-1), rstd.numpy().reshape(-1)
 
     def layer_norm_backward(self, grad: Array, x: Array, weight: Array, mean: Array, rstd: Array) -> tuple[Array, Array, Array]:
         columns = (_torch(each)[:, None] for each in (mean, rstd))
@@ -229,15 +248,30 @@ class CpuBackend:
         step: int | Array, lr: float | Array, beta1: float, beta2: float, eps: float, weight_decay: float,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
         number, rate, slope = np.asarray(step).item(), np.asarray(lr).item(), _wide(grad)
-        new_m = (_wide(m) * beta1).add_(slope, alpha=1 - beta1)
+        new_m = _wide(m).lerp(slope, 1 - beta1)
         new_v = (_wide(v) * beta2).addcmul_(slope, slope, value=1 - beta2)
-        size = (new_v / (1 - beta2**number)).sqrt_().add_(eps)
-        new = (_wide(param) * (1 - rate * weight_decay)).addcdiv_(new_m, size, value=-rate / (1 - beta1**number))
+        root = (1 - beta2**number) ** 0.5  # taken out of the square root, so that one pass less is made
+        size = new_v.sqrt().add_(eps * root)
+        new = (_wide(param) * (1 - rate * weight_decay)).addcdiv_(new_m, size, value=-rate * root / (1 - beta1**number))
         return _like(new, param), _like(new_m, m), _like(new_v, v)
+
+
+def _above(rows: int, columns: int, diagonal: int) -> Array:
+    """(rows,columns): True outside the lower triangle."""
+    above: Array = np.arange(columns) > np.arange(diagonal, diagonal + rows)[:, None]
+    return above
+
+
+@np.errstate(all="ignore")
+def _scaled(a: Array, alpha: float) -> Array:
+    """alpha * a, in its place."""
+    if alpha != 1:
+        a *= alpha
+    return a
 
 
 def _check_range(operation: str, indices: Array, rows: int) -> None:
     """IndexError for an index outside 0 to rows - 1."""
-    wrong = (indices < 0) | (indices >= rows)
-    if wrong.any():
-        raise IndexError(f"{operation}: index {indices[wrong][0]} is outside 0 to {rows - 1}")
+    if indices.size and indices.view(np.uint64).max() >= rows:  # what is negative is a huge one
+        wrong = indices[(indices < 0) | (indices >= rows)]
+        raise IndexError(f"{operation}: index {wrong[0]} is outside 0 to {rows - 1}")
