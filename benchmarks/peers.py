@@ -174,7 +174,7 @@ def main(
     operation: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="May be repeated. Default: float32; on CUDA bfloat16 too.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda where there is one.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Default: 100; on the CPU as many as fit in 6 s a case.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Default: 100; on the CPU up to 20, in 6 s a case.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines on standard output, and nothing else.")] = False,
     save: Annotated[Path | None, typer.Option(help="Append the records to this file, as JSON lines.")] = None,
     tiny: Annotated[bool, typer.Option("--tiny", help="Make every case small: to try the script.")] = False,

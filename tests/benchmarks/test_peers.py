@@ -73,6 +73,18 @@ def test_a_run_times_every_library_and_names_what_is_missing(script, few, tmp_pa
     assert "(no weights)" in table
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_run_on_a_gpu(script, few, tmp_path, dtype):
+    path = tmp_path / "peers.jsonl"
+    result = run(script, "--tiny", "--device", "cuda", "--dtype", dtype, "--repeats", "2", "--save", str(path))
+    assert result.exit_code == 0, result.output
+    found, _ = records.read([path])
+    assert {record["verdict"] for record in found} == {"pass"}
+    assert {"trigemm", "eager", "sdpa"} <= {record["kernel"] for record in found}
+    assert any(record["kernel"] == "cupy" or "cupy" in record["skipped"] for record in found)
+
+
 @pytest.mark.parametrize(("operation", "mode"), [("gemmt", None), ("syrk", "triangle"), ("trmm", None)])
 def test_a_wrong_peer_has_no_time(script, calls, operation, mode):
     case = small(script, operation, mode)
