@@ -8,6 +8,7 @@ import torch
 from trigemm import reference
 from trigemm.kernels.tiles.attention import accelerated, causal_attention, causal_attention_backward, on_device
 from trigemm.kernels.tiles.attention_config import TABLE, attention_config
+from trigemm.kernels.tiles.descriptors import addressable
 from trigemm.kernels.tiles.operand import form_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow|divide by zero):RuntimeWarning")  # NumPy's, in the interpreter
@@ -199,6 +200,10 @@ def test_what_tma_can_address():
     assert not accelerated(form_of(x[..., ::2]), x.device)
     assert not accelerated(form_of(x[..., 1:]), x.device)
     assert not accelerated(form_of(x[:1].expand(2, 8, 3, 16)), x.device)
+    one_row = x.as_strided((2, 8, 1, 16), (384, 48, 5, 1))  # the stride of a single row is not used
+    assert accelerated(form_of(one_row), x.device)
+    assert addressable(form_of(x[:1].expand(2, 8, 3, 16)))  # as a single batch
+    assert not addressable(form_of(x.as_strided((40, 16), (8, 1))))  # rows that overlap
 
 
 def test_every_kernel_has_a_configuration_for_every_head_size():

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from trigemm.kernels.tiles.attention_config import Config, attention_config, product_precision
 from trigemm.kernels.tiles.attention_forward import attention_kernel
 from trigemm.kernels.tiles.attention_keys import columns_kernel, keys_kernel
 from trigemm.kernels.tiles.attention_queries import queries_kernel
+from trigemm.kernels.tiles.descriptors import addressable, describer, has_tma
 from trigemm.kernels.tiles.operand import Form, form_of
 from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
 from trigemm.triangle import ceil_div
@@ -70,34 +70,27 @@ def call_of(
 
 
 def accelerated(x: Form, device: torch.device) -> bool:
-    """Whether TMA can address the rows of an operand: contiguous, apart, and each at a multiple of 16 bytes."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0):
-        return False
-    apart = [stride for stride, size in zip(x.stride[:-1], x.shape[:-1], strict=True) if size > 1]
-    rows = x.stride[-1] == 1 and x.aligned and max(x.shape) < 2**31
-    return rows and all(stride > 0 and stride % x.vector == 0 for stride in apart)
-
-
-def descriptor(x: Tensor, block: Sequence[int]) -> Any:
-    """A TMA descriptor of blocks of the last two dimensions. The stride of a single row is never used, and must be valid."""
-    unit = 16 // x.element_size()
-    strides = [stride if size > 1 else unit for stride, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [*[1] * (x.dim() - 2), *block])
+    """Whether an operand is loaded by TMA: where it is stretched over a dimension, its batches and heads have no descriptor."""
+    stretched = any(stride == 0 and size > 1 for stride, size in zip(x.stride, x.shape, strict=True))
+    return has_tma(device) and addressable(x) and not stretched
 
 
 class Operands:
     """Operands (B,NH,…,…) of a launch: those with a block as descriptors where TMA can serve, the others as pointers."""
 
     def __init__(self, forms: Sequence[Form], blocks: Sequence[Sequence[int] | None], device: torch.device):
-        self.blocks = [block if block and accelerated(x, device) else None for x, block in zip(forms, blocks, strict=True)]
+        self.describe = [
+            describer(form, block) if block and accelerated(form, device) else None
+            for form, block in zip(forms, blocks, strict=True)
+        ]
         self.orders: list[Any] = []
         self.strides: list[int] = []
-        for form, block in zip(forms, self.blocks, strict=True):
-            self.orders += ("tma", 1) if block else (form.order, form.align)
+        for form, describe in zip(forms, self.describe, strict=True):
+            self.orders += ("tma", 1) if describe else (form.order, form.align)
             self.strides += [stride // form.align for stride in form.stride]
 
     def __call__(self, *tensors: Tensor) -> list[Any]:
-        return [descriptor(x, block) if block else x for x, block in zip(tensors, self.blocks, strict=True)]
+        return [describe(x) if describe else x for x, describe in zip(tensors, self.describe, strict=True)]
 
 
 Made = tuple[int, tuple[Any, ...], Callable[..., Any]]
@@ -149,14 +142,13 @@ def forward_plan(
     def make(cut: Config, bk: int, precision: str) -> Made:
         bm, bn = cut.bm, cut.bn
         operands = Operands((q, k, v, output), ([bm, bk], [bn, bk], [bn, bk], None), call.device)
+        store = None
+        if weights and store_fast:
+            matrices = weights._replace(shape=(batch * heads, queries, keys), stride=(queries * keys, keys, 1))
+            store = describer(matrices, [bm, bn])
 
         def describe(q: Tensor, k: Tensor, v: Tensor, output: Tensor, weights: Tensor, *rest: Tensor) -> tuple[Any, ...]:
-            return (
-                *operands(q, k, v, output),
-                descriptor(weights.flatten(0, 1), [bm, bn]) if store_fast else weights,
-                weights,
-                *rest,
-            )
+            return *operands(q, k, v, output), store(weights) if store else weights, weights, *rest
 
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),

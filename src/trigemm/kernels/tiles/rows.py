@@ -8,17 +8,14 @@ REST says what becomes of the rest: "fill", the program goes on to the end of it
 written; "any", tiles that the diagonal crosses are written whole. Sectors of memory written in part cost more than whole ones.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from trigemm.kernels.tiles.config import row_config
+from trigemm.kernels.tiles.descriptors import addressable, describer, has_tma
 from trigemm.kernels.tiles.multiply import multiply_add, split_rows, store_flag, store_tile
 from trigemm.kernels.tiles.operand import Batches, Form, batch_offset, cut_batches, tile_pointers
 from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
@@ -137,26 +134,15 @@ def rows_kernel(
         store_flag(flags_ptr, a_flags, b_flags)
 
 
-def _accelerated(x: Form) -> bool:
-    """Whether TMA can address the rows of an operand: contiguous, apart, and each at a multiple of 16 bytes."""
-    multiples = not any(stride % x.vector for stride in x.stride[:-1])
-    return x.stride[-1] == 1 and x.stride[-2] >= x.shape[-1] and x.aligned and multiples and max(x.shape[-2:]) < 2**31
-
-
 @lru_cache(PLANS)
 def takes(a: Form, b: Form, c: Form, device: torch.device) -> bool:
     """Whether this kernel can serve a product: a short inner dimension that is contiguous in both operands, and TMA."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (9, 0):
-        return False
-    return 0 < a.shape[-1] <= LONGEST and _accelerated(a) and _accelerated(b.mT) and _accelerated(c)
+    return 0 < a.shape[-1] <= LONGEST and has_tma(device) and all(map(addressable, (a, b.mT, c)))
 
 
-def _descriptor_of(x: Form, batches: Batches, which: int, block: list[int]) -> Callable[[Tensor], Any]:
-    """Makes a TMA descriptor of all matrices of an operand; batch dimensions that it is stretched over become single."""
-    strides = batches.strides[which]
-    shape = [*(1 if stride == 0 else size for size, stride in zip(batches.sizes, strides, strict=True)), *x.shape[-2:]]
-    spans = [*(stride or x.vector for stride in strides), *x.stride[-2:]]
-    return lambda tensor: TensorDescriptor(tensor, shape, spans, [1, 1, 1, *block])
+def _batched(x: Form, batches: Batches, which: int) -> Form:
+    """The form of an operand's matrices as one launch counts them."""
+    return x._replace(shape=(*batches.sizes, *x.shape[-2:]), stride=(*batches.strides[which], *x.stride[-2:]))
 
 
 @lru_cache(PLANS)
@@ -167,9 +153,9 @@ def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: s
     (bm, bn, _), bk = config.blocks, max(16, triton.next_power_of_2(k))
 
     def launch(batches: Batches, precision: str) -> Launch:
-        describe_a = _descriptor_of(a, batches, 0, [bm, bk])
-        describe_b = _descriptor_of(b.mT, batches, 1, [bn, bk])
-        describe_c = _descriptor_of(c, batches, 2, [bm, bn])
+        describe_a = describer(_batched(a, batches, 0), [bm, bk])
+        describe_b = describer(_batched(b.mT, batches, 1), [bn, bk])
+        describe_c = describer(_batched(c, batches, 2), [bm, bn])
         out_strides = [stride // c.vector for stride in (*batches.strides[2], c.stride[-2])]
         steps = [int(stride != 0) for strides in batches.strides[:2] for stride in strides]
         return Launch(
