@@ -114,6 +114,28 @@ def test_masked_keys_are_not_used_and_rows_without_keys_are_zeros():
     assert (weights[1, :, 3, 3] == 1).all()
 
 
+def test_masked_keys_change_no_derivative():
+    q, k, v = operands(S=5)
+    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 0, 0, 0, 1]]).bool()
+    both = []
+    for unused in (0.0, NAN):
+        keys = [torch.where(mask[:, None, :, None], x, unused).requires_grad_() for x in (k, v)]
+        tensors = (q.clone().requires_grad_(), *keys)
+        output, weights = trigemm.causal_attention(*tensors, return_weights=True, key_mask=mask)
+        first = torch.autograd.grad(output.square().sum() + weights.square().sum(), tensors, create_graph=True)
+        both.append((first, torch.autograd.grad(sum(x.square().sum() for x in first), tensors)))
+    torch.testing.assert_close(both[1], both[0])
+
+
+@pytest.mark.parametrize("window", [7, 2**31 - 1, 2**63 - 1, 2**70])
+def test_a_window_of_all_keys_is_none(window):
+    tensors = operands(requires_grad=True)
+    found, expected = (trigemm.causal_attention(*tensors, return_weights="columns", window=w) for w in (window, None))
+    torch.testing.assert_close(found, expected)
+    found, expected = (torch.autograd.grad(x[0].sum() + x[1].square().sum(), tensors) for x in (found, expected))
+    torch.testing.assert_close(found, expected)
+
+
 def test_infinite_scores():
     q, k, v = operands(B=1, NH=1, KV=1, T=4, S=4, dtype=torch.float32)
     q.abs_()

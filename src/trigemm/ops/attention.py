@@ -164,7 +164,7 @@ def _positive(name: str, value: Any) -> int:
         raise TypeError(f"{OPERATION}: {name} must be an int, got {type(value).__name__}") from None
     if number < 1:
         raise ValueError(f"{OPERATION}: {name} must be at least 1, got {number}; None sets no limit")
-    return number
+    return min(number, 2**62)  # what a schema takes, and as good as any larger one
 
 
 def heads_of(return_weights: object, count: int) -> list[int]:

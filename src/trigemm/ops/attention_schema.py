@@ -78,11 +78,8 @@ def forward(
     precision: str | None,
 ) -> Four:
     results = empty(q, k, v, key_lengths, key_mask, scale, softcap, window, heads, sums, weights_dtype)
-    serving("causal_attention", q.device.type, q.dtype).run(
-        q, k, v, *results,
-        key_lengths=key_lengths, key_mask=key_mask, scale=scale, softcap=softcap, window=window,
-        heads=tuple(heads), fill=fill, precision=resolve(precision),
-    )  # fmt: skip
+    form = kernel_form(k.shape[2], key_lengths, key_mask, scale, softcap, window, heads, precision)
+    serving("causal_attention", q.device.type, q.dtype).run(q, k, v, *results, fill=fill, **form)
     return results
 
 
@@ -104,12 +101,28 @@ def backward(
     precision: str | None,
 ) -> Three:
     results = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    serving("causal_attention_backward", q.device.type, q.dtype).run(
-        q, k, v, output, stats, d_output, d_weights, d_sums, *results,
-        key_lengths=key_lengths, key_mask=key_mask, scale=scale, softcap=softcap, window=window,
-        heads=tuple(heads), precision=resolve(precision),
-    )  # fmt: skip
+    kernel = serving("causal_attention_backward", q.device.type, q.dtype)
+    form = kernel_form(k.shape[2], key_lengths, key_mask, scale, softcap, window, heads, precision)
+    kernel.run(q, k, v, output, stats, d_output, d_weights, d_sums, *results, **form)
     return results
+
+
+def kernel_form(
+    keys: int,
+    key_lengths: Tensor | None,
+    key_mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    window: int | None,
+    heads: Sequence[int],
+    precision: str | None,
+) -> dict[str, Any]:
+    """What kernels of both directions are told by name. A window of all keys is none: a larger number would not fit 32 bits."""
+    return {
+        "key_lengths": key_lengths, "key_mask": key_mask, "scale": scale, "softcap": softcap,
+        "window": None if window is None or window >= keys else window,
+        "heads": tuple(heads), "precision": resolve(precision),
+    }  # fmt: skip
 
 
 def dense(
@@ -138,7 +151,7 @@ def dense(
         key_mask = torch.arange(keys, device=q.device) < key_lengths[:, None]
     if key_mask is not None:
         hidden = hidden | ~key_mask[:, None, None, :]
-        v = v.masked_fill(~key_mask[:, None, :, None], 0.0)
+        k, v = (x.masked_fill(~key_mask[:, None, :, None], 0.0) for x in (k, v))
     scores = scale * (q @ k.repeat_interleave(group, 1).mT)
     if softcap is not None:
         scores = softcap * (scores / softcap).tanh()
