@@ -119,10 +119,12 @@ class CudaBackend:
         return out
 
     def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
-        shapes = [x.shape if isinstance(x, torch.Tensor) else () for x in (a, b)]
-        like = a if isinstance(a, torch.Tensor) else b
-        assert isinstance(like, torch.Tensor)
-        out = self._empty(broadcast_shape(*shapes) or (), like.dtype)
+        if not isinstance(a, torch.Tensor):
+            out = torch.empty_like(b)  # type: ignore[arg-type]
+        elif not isinstance(b, torch.Tensor) or a.shape == b.shape:
+            out = torch.empty_like(a)
+        else:
+            out = self._empty(broadcast_shape(a.shape, b.shape) or (), a.dtype)
         elementwise.binary(code, a, b, out, param)
         return out
 

@@ -68,8 +68,11 @@ def unary(be: Backend, a: Array, *, code: str) -> Result:
 
 def binary(be: Backend, a: Array | float, b: Array | float, *, code: str) -> Result:
     """add, sub, mul, div, maximum, and the comparisons, which have no gradient."""
-    checks.check_floats(code, be, *(x for x in (a, b) if hasattr(x, "shape")))
-    checks.check_broadcast(code, _shape(a), _shape(b))
+    if isinstance(a, float) or isinstance(b, float):
+        checks.check_floats(code, be, b if isinstance(a, float) else a)
+    else:
+        checks.check_floats(code, be, a, b)
+        checks.check_broadcast(code, a.shape, b.shape)
     y = be.binary(code, a, b)
 
     def towards(g: Array, x: Any, other: Any) -> Array:

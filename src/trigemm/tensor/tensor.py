@@ -321,7 +321,10 @@ def _flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 def _binary(code: str, a: Any, b: Any) -> Tensor:
     if not isinstance(a, OPERANDS) or not isinstance(b, OPERANDS):
         return NotImplemented  # type: ignore[no-any-return]
-    a, b = (x if isinstance(x, Tensor) else float(x) for x in (a, b))
+    if not isinstance(a, Tensor):
+        a = float(a)
+    elif not isinstance(b, Tensor):
+        b = float(b)
     return apply(operations.binary, a, b, code=code)
 
 
@@ -330,18 +333,25 @@ OPERANDS = (Tensor, int, float, np.number)
 
 def apply(operation: Callable[..., operations.Result], *arguments: Any, **parameters: Any) -> Tensor:
     """The result of one of `operations` on tensors and numbers. It remembers them if one requires a gradient."""
-    name = parameters.get("code", operation.__name__)
-    tensors = [x for x in arguments if isinstance(x, Tensor)]
-    backend = tensors[0].backend
-    for x in tensors:
-        if x.backend != backend:
+    recording = Recording.current.get()
+    backend: Any = None
+    arrays: list[Any] = []
+    parents: list[Node | None] = []
+    for x in arguments:
+        if not isinstance(x, Tensor):
+            arrays.append(x)
+            parents.append(None)
+            continue
+        if backend is None:
+            backend = x.backend
+        elif x.backend is not backend and x.backend != backend:
+            name = parameters.get("code", operation.__name__)
             raise ValueError(
                 f"{name}: tensors are on different backends, {backend.name} and {x.backend.name}; move one with .to(backend)"
             )
-    recording = Recording.current.get()
-    if recording is not None:
-        for x in tensors:
+        if recording is not None:
             recording.reads(x.array)
-    result, pull = operation(backend, *(x.array if isinstance(x, Tensor) else x for x in arguments), **parameters)
-    parents = [x.node if isinstance(x, Tensor) else None for x in arguments]
+        arrays.append(x.array)
+        parents.append(x.node)
+    result, pull = operation(backend, *arrays, **parameters)
     return Tensor._of(result, backend, Node(parents, pull) if any(parents) else None)

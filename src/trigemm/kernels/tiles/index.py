@@ -3,6 +3,7 @@
 Working out a launch costs more host time than the launch itself, so each file keeps its launches by the form of their operands.
 """
 
+from contextlib import nullcontext
 from types import FunctionType
 from typing import Any
 
@@ -59,6 +60,9 @@ def form(x: Tensor) -> Form:
 class Launch:
     """One launch of `kernel(*operands, *arguments)`; the operands, tensors and scalars, come with each call.
 
+    All calls have operands of the same forms, on one device: the first compiles the kernel for them, the others go past Triton's
+    look at their arguments.
+
     Raises ValueError for more programs than a grid has, 2³¹ - 1.
     """
 
@@ -66,19 +70,24 @@ class Launch:
         if programs >= 2**31:
             raise ValueError(f"{kernel.__name__}: the tensors are too large for one launch; compute them in parts")
         self.kernel, self.grid, self.arguments, self.num_warps = kernel, (programs, 1, 1), arguments, num_warps
-        self.compiled: Any = None
+        self.launch: Any = None
+        self.device: int | None = None
 
     def __call__(self, *operands: Any) -> None:
         """On the device of the first operand, in its current stream."""
-        device = operands[0].device
-        if device.type == "cuda" and device.index != torch.cuda.current_device():
-            with torch.cuda.device(device):
-                self._run(operands)
-        elif self.grid[0]:
-            self._run(operands)
+        if self.launch is None:
+            self._compile_and_launch(operands)
+        elif self.device == torch.cuda.current_device():
+            self.launch(*operands, *self.arguments)
+        else:
+            with torch.cuda.device(self.device):
+                self.launch(*operands, *self.arguments)
 
-    def _run(self, operands: tuple[Any, ...]) -> None:
-        if self.compiled is not None:
-            self.compiled[self.grid](*operands, *self.arguments)
-        elif self.grid[0]:
-            self.compiled = self.kernel[self.grid](*operands, *self.arguments, num_warps=self.num_warps)
+    def _compile_and_launch(self, operands: tuple[Any, ...]) -> None:
+        if not self.grid[0]:
+            return
+        device = operands[0].device
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            compiled = self.kernel[self.grid](*operands, *self.arguments, num_warps=self.num_warps)
+            if compiled is not None:  # in the interpreter nothing is compiled
+                self.launch, self.device = compiled[self.grid], device.index
