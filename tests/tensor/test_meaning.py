@@ -26,13 +26,20 @@ def log_softmax(x):
     ("ours", "formula"),
     [
         (lambda x: x.gelu(), gelu),
+        (lambda x: -x, np.negative),
         (lambda x: x.exp(), np.exp),
+        (lambda x: (x * x + 1).log(), lambda x: np.log(x * x + 1)),
+        (lambda x: (x * x).sqrt(), np.abs),
         (lambda x: x.tanh(), np.tanh),
         (lambda x: x.softmax(), softmax),
         (lambda x: x.log_softmax(), log_softmax),
         (lambda x: x.sum(0), lambda x: x.sum(0)),
+        (lambda x: x.sum(), np.sum),
+        (lambda x: x.max(1), lambda x: x.max(1)),
+        (lambda x: x.T, np.transpose),
+        (lambda x: x @ x.T, lambda x: x @ x.T),
     ],
-    ids=["gelu", "exp", "tanh", "softmax", "log_softmax", "sum"],
+    ids=["gelu", "neg", "exp", "log", "sqrt", "tanh", "softmax", "log_softmax", "sum_axis", "sum", "max", "transpose", "matmul"],
 )
 def test_functions_of_one_tensor(ours, formula, inputs, near):
     x = inputs(7, 300)
