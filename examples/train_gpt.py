@@ -221,9 +221,12 @@ def main(arguments: list[str] | None = None) -> None:
     data = np.array([number[character] for character in text])
     config = Config(len(characters), options.positions, options.layers, options.heads, options.width)
     if options.backend == "cuda":
-        from trigemm.tensor.cuda import CudaBackend
+        try:
+            from trigemm.tensor.cuda import CudaBackend
 
-        backend: Backend = CudaBackend()
+            backend: Backend = CudaBackend()
+        except (ImportError, ValueError) as error:
+            parser.error(f"--backend cuda: {error}")
     else:
         backend = CpuBackend()
     capture = options.backend == "cuda" and not options.no_capture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from trigemm.tensor import CpuBackend
 from trigemm.tensor.cuda import CudaBackend
@@ -165,3 +166,11 @@ def test_bad_arguments(gpt, arguments, words, capsys):
         gpt.main(arguments)
     assert stopped.value.code == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_where_there_is_none_is_one_sentence(gpt, capsys, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        run(gpt, tmp_path, 1, "--backend=cuda")
+    assert stopped.value.code == 2
+    assert "--backend cuda: CudaBackend: PyTorch finds no CUDA device" in capsys.readouterr().err

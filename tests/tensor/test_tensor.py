@@ -250,6 +250,7 @@ def x():
         (lambda x: adamw(x, x, x, x, step=0), "counted from 1"),
         (lambda x: adamw(x, x, x, x, step=1, lr=x), r"step and lr must have one element; got shapes \(3, 4\)"),
         (lambda x: Tensor(np.ones((1, 1, 1, 1, 1))), r"Tensor: a tensor has at most 4 axes; got shape \(1, 1, 1, 1, 1\)"),
+        (lambda x: Tensor([[1.0, 2.0], [3.0]]), "Tensor: nested lists must have rows of equal length"),
         (lambda x: Tensor([1.0, float("nan")], dtype="int64"), "no int64 value"),
     ],
 )

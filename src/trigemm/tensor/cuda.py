@@ -34,11 +34,15 @@ class CudaBackend:
         precision: of products of float32, as in torch.set_float32_matmul_precision.
         checked: whether an index outside its table is an IndexError, which waits for the device each time. Otherwise such an
             index gives NaN in `gather` and `cross_entropy`, and adds nothing in `scatter_add`.
+
+    Raises ValueError where PyTorch finds no CUDA device.
     """
 
     name = "cuda"
 
     def __init__(self, device: str = "cuda", *, precision: str = "highest", checked: bool = False):
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise ValueError("CudaBackend: PyTorch finds no CUDA device here; a CpuBackend works everywhere")
         self.device = torch.empty(0, device=device).device
         self.precision, self.checked = precision, checked
 

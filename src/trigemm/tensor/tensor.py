@@ -49,7 +49,12 @@ class Tensor:
         Recording.refuse("makes a tensor of the host's data", "make it before, and give it as an argument")
         if str(getattr(data, "dtype", "")) == "torch.bfloat16":  # which NumPy lacks
             data, dtype = data.float(), dtype or "bfloat16"
-        host = data.numpy() if isinstance(data, Tensor) else np.asarray(data)
+        try:
+            host = data.numpy() if isinstance(data, Tensor) else np.asarray(data)
+        except ValueError:
+            if not isinstance(data, (list, tuple)):
+                raise
+            raise ValueError("Tensor: nested lists must have rows of equal length; pad the short ones") from None
         if dtype is None:
             whole = host.dtype.kind in "iub"
             given = hasattr(data, "dtype")
