@@ -44,7 +44,8 @@ def segment_sum_kernel(
         place = first + tl.arange(0, BM)  # [BM]
         row = tl.load(order_ptr + place, place < end, other=0)
         in_updates = (place < end)[:, None] & (column < columns)[None, :]
-        acc += tl.load(x_ptr + (row * columns)[:, None] + column[None, :], in_updates, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + (row * columns)[:, None] + column[None, :], in_updates, other=0.0, eviction_policy="evict_first")
+        acc += x.to(tl.float32)
     tl.store(out_ptr + v * columns + column, tl.sum(acc, 0).to(out_ptr.dtype.element_ty), column < columns)
 
 
@@ -72,6 +73,9 @@ def gather(table: Tensor, indices: Tensor, out: Tensor) -> None:
 
 def scatter_add(updates: Tensor, indices: Tensor, out: Tensor) -> None:
     """The sums of the updates of equal index (int64); an index that is no row of `out` adds nothing."""
-    numbers, order = torch.sort(indices.reshape(-1), stable=True)
-    begin = torch.searchsorted(numbers, torch.arange(len(out) + 1, device=out.device))
+    rows = len(out)
+    narrow = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if rows < torch.iinfo(dtype).max)
+    numbers = indices.reshape(-1).clamp(-1, rows).to(narrow)  # a radix sort makes a pass for each byte
+    numbers, order = torch.sort(numbers, stable=True)
+    begin = torch.searchsorted(numbers, torch.arange(rows + 1, dtype=narrow, device=out.device))
     _sum_launch(form(out), form(updates), out.device)(updates, order, begin, out)

@@ -34,9 +34,23 @@ COUNTERS = 1024
 @triton.jit
 def combine(acc, x, MAXIMUM: tl.constexpr):
     if MAXIMUM:
-        return tl.where((acc > x) | (acc != acc), acc, x)
+        return tl.maximum(acc, x, propagate_nan=tl.PropagateNan.ALL)
     else:
         return acc + x
+
+
+@triton.jit
+def largest(x):
+    """The maxima along the middle axis, NaN where there is one, by one tree: of integers in the order of the numbers, NaN on top."""
+    bits = x.to(tl.int32, bitcast=True)
+    rank = tl.max(tl.where(x != x, 0x7FFFFFFF, bits ^ ((bits >> 31) & 0x7FFFFFFF)), 1)
+    return (rank ^ ((rank >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def load_once(ptr, in_tile, empty):
+    """Elements that nobody reads again: they shall not drive others from the L2, which may have to be written first."""
+    return tl.load(ptr, in_tile, other=empty, eviction_policy="evict_first").to(tl.float32)
 
 
 @triton.jit
@@ -52,17 +66,12 @@ def reduce_range(
         acc = tl.full([BO, BN, BI], empty, tl.float32)
         for first in range(stage, tl.minimum(stage + BN * STEPS, whole), BN):
             k = (first + tl.arange(0, BN)).to(INDEX)[None, :, None]
-            acc = combine(acc, tl.load(ptr + place + k * step, in_tile, other=empty).to(tl.float32), MAXIMUM)  # [BO, BN, BI]
+            acc = combine(acc, load_once(ptr + place + k * step, in_tile, empty), MAXIMUM)  # [BO, BN, BI]
         total = combine(total, acc, MAXIMUM)
     if whole < end:
         k = (whole + tl.arange(0, BN)).to(INDEX)[None, :, None]
-        x = tl.load(ptr + place + k * step, in_tile & (k < end), other=empty).to(tl.float32)
-        total = combine(total, x, MAXIMUM)
-    if MAXIMUM:
-        is_nan = tl.max((total != total).to(tl.int32), 1)
-        return tl.where(is_nan > 0, float("nan"), tl.max(tl.where(total != total, empty, total), 1))
-    else:
-        return tl.sum(total, 1)
+        total = combine(total, load_once(ptr + place + k * step, in_tile & (k < end), empty), MAXIMUM)
+    return largest(total) if MAXIMUM else tl.sum(total, 1)
 
 
 @triton.jit
