@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trigemm.kernels.catalogue import serving
 from trigemm.ops.checks import product_shape, refuse_overlap
+from trigemm.ops.results import new_result
 
 LIBRARY = torch.library.Library("trigemm", "DEF")
 
@@ -132,7 +133,7 @@ def _define(
         return first.new_empty(shape(first, *rest))
 
     def forward(first: Tensor, *rest: object) -> Tensor:
-        out = empty(first, *rest)
+        out = new_result(first, shape(first, *rest))
         write(first, *rest, out=out, **fresh)
         return out
 

@@ -10,7 +10,7 @@ from math import prod
 import numpy
 from torch import Tensor
 
-from trigemm.kernels.strips.geometry import Block, blocks, gpu_height, length, strips
+from trigemm.kernels.strips.geometry import Block, Strip, blocks, gpu_height, length, strips
 from trigemm.kernels.strips.product import (
     array,
     batches,
@@ -43,6 +43,9 @@ FEW, WORTH_WAKING = 4, 2**28
 
 SIDE_BY_SIDE_COLUMNS = 2**15
 """Matrices have their strips computed together up to so many columns in sum."""
+
+FILL_HEIGHT = 64
+"""Rows of a strip whose other entries are set together."""
 
 GROUP = 16
 """Matrices that go through their strips one by one together, so that what one strip read is still in cache for the next."""
@@ -101,7 +104,7 @@ def _side_by_side(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Tri
             store(array(multiply_batch(x, y, None, alpha)), z, inside)
 
     limit = max(1, SIDE_BY_SIDE_COLUMNS // triangle.columns)
-    heights = (256 if triangle.columns < 2048 else 512, 64 if triangle.columns < 512 else 128)
+    heights = (512, 128) if triangle.columns >= 1024 else (128, 64)
     largest_first = sorted(blocks(triangle, heights), key=lambda block: -length(block.rows) * length(block.columns))
     side_by_side(write, [(x, block) for block in largest_first for x in batches(limit, a, b, out)])
 
@@ -130,9 +133,12 @@ def _one_by_one(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Trian
 
 def fill_outside(out: Tensor, triangle: Triangle, fill: float) -> None:
     """Set the entries of `out` that do not belong to the triangle."""
-    for strip in strips(triangle, 64):
+
+    def write(strip: Strip) -> None:
         out[..., strip.rows, strip.beyond].fill_(fill)
         set_outside(out[..., strip.rows, strip.jagged], strip.inside, fill)
+
+    side_by_side(write, list(strips(triangle, FILL_HEIGHT)))
 
 
 def gemmt(

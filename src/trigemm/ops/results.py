@@ -1,0 +1,33 @@
+"""Memory for results."""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy
+import torch
+from torch import Tensor
+
+HUGE_PAGES = 2**22
+"""Bytes from which NumPy asks the system for huge pages."""
+
+LINE = 64
+"""Bytes in a cache line, at which torch's own tensors begin."""
+
+
+def new_result(like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+    """An uninitialised tensor on the device of `like`, of its dtype unless another is named.
+
+    Memory that is new to a process costs the CPU a fault for each of its pages, which together take longer than a product of a
+    short inner dimension. NumPy asks Linux for pages of 2 MiB where torch takes pages of 4 KiB: large results on the CPU lie in
+    a NumPy array.
+
+    >>> new_result(torch.ones(1), (2, 3), torch.float64).shape
+    torch.Size([2, 3])
+    """
+    dtype = dtype or like.dtype
+    size = prod(shape) * dtype.itemsize
+    if like.device.type != "cpu" or size < HUGE_PAGES:
+        return like.new_empty(shape, dtype=dtype)
+    memory = numpy.empty(size + LINE, numpy.uint8)
+    begin = -memory.ctypes.data % LINE
+    return torch.from_numpy(memory[begin : begin + size]).view(dtype).view(tuple(shape))
