@@ -17,12 +17,11 @@ from pathlib import Path
 
 import numpy
 import torch
-from tensor_cases import Call, Case, cases, make_backend
+from tensor_cases import Call, cases, make_backend
 
 from trigemm.lab import environment, records
 from trigemm.lab.timing import ceilings, interleaved
 
-BUDGET = 1e-5  # of an error, relative to the largest element
 SMALL, OVER = 2**16, 100  # elements below which a sample on the CPU is of so many calls
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
@@ -58,14 +57,6 @@ class Recorder:
             records.append(self.path, record)
 
 
-def error(case: Case) -> float:
-    """The largest error relative to the largest element, over the budget; NaN anywhere is infinite."""
-    exact = case.exact().double()
-    result = torch.from_dlpack(case.ours()).double().reshape(exact.shape)
-    worst = ((result - exact).abs().max() / exact.abs().max()).item() / BUDGET
-    return worst if worst == worst else float("inf")
-
-
 def repeated(call: Call, times: int) -> Call:
     def calls():
         for _ in range(times):
@@ -79,13 +70,11 @@ def measure_operations(recorder: Recorder, sizes, only, copy_gbps: float) -> Non
     shares, speedups = {}, {}
     for elements in sizes:
         over = OVER if elements < SMALL and not on_gpu else 1
-        for case in cases(recorder.device, elements):
-            label = f"{case.name} {'x'.join(map(str, case.shape))}"
+        for case in cases(recorder.device, elements, make_backend(recorder.device)):
+            label = case.label
             if (only and case.name not in only) or recorder.time_is_up(label):
                 continue
-            off = error(case)
-            if not off <= 1:
-                raise SystemExit(f"{label}: wrong by {off:.2g} times the budget of {BUDGET}")
+            off = case.error(case.ours)
             calls = {"ours": case.ours, "torch": case.theirs}
             if case.others:
                 calls["cupy" if on_gpu else "numpy"] = case.others
@@ -226,6 +215,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="names of operations, chain, training")
     parser.add_argument("--elements", type=int, nargs="+", help="elements of the tensors")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no measurement after so many")
+    parser.add_argument("--sweep", action="store_true", help="tile sizes of the reductions against each other; records nothing")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     options = parser.parse_args()
     if options.save:
@@ -236,6 +226,11 @@ def main() -> None:
     sizes = options.elements or ([2**24, 2**26] if options.device == "cuda" else [2**13, 2**21])
     if any(size < 2**13 or size % 2**13 for size in sizes):
         parser.error("--elements: multiples of 8192")
+    if options.sweep:
+        from tensor_sweep import sweep
+
+        sweep(options.device, sizes[0], options.seconds)
+        return
     recorder = Recorder(options.device, options.save, options.seconds)
     only = options.only
     if not only or set(only) - {"chain", "training"}:

@@ -15,6 +15,7 @@ except ImportError:
     cupy = None
 
 Call = Callable[[], object]
+BUDGET = 1e-5  # of an error, relative to the largest element
 PAIRS = ("add", "sub", "mul", "div", "maximum", "less", "less_equal", "equal")
 
 
@@ -33,6 +34,19 @@ class Case:
     exact: Call
     others: Call | None = None
 
+    @property
+    def label(self) -> str:
+        return f"{self.name} {'x'.join(map(str, self.shape))}"
+
+    def error(self, call: Call) -> float:
+        """The largest error relative to the largest element, over the budget. SystemExit where it exceeds it, or is NaN."""
+        exact = self.exact().double()
+        result = torch.from_dlpack(call()).double().reshape(exact.shape)
+        worst = ((result - exact).abs().max() / exact.abs().max()).item() / BUDGET
+        if not worst <= 1:
+            raise SystemExit(f"{self.label}: wrong by {worst:.2g} times the budget of {BUDGET}")
+        return worst
+
 
 def make_backend(device):
     if device == "cpu":
@@ -45,8 +59,8 @@ def make_backend(device):
 class Maker:
     """Makes operands, and cases of them."""
 
-    def __init__(self, device: str):
-        self.device, self.backend = device, make_backend(device)
+    def __init__(self, device: str, backend):
+        self.device, self.backend = device, backend
         self.arrays = numpy if device == "cpu" else cupy
         self.generator = torch.Generator(device).manual_seed(0)
 
@@ -71,9 +85,9 @@ class Maker:
         )  # fmt: skip
 
 
-def cases(device: str, elements: int) -> Iterator[Case]:
+def cases(device: str, elements: int, backend) -> Iterator[Case]:
     """Every operation of the contract on tensors of so many elements, a multiple of 8192; products on the CPU alone."""
-    maker = Maker(device)
+    maker = Maker(device, backend)
     rows = 2 ** (elements.bit_length() // 2)
     a, b = (maker.normal(rows, elements // rows) for _ in range(2))
     yield from _elementwise(maker, a, b)

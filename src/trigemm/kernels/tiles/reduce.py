@@ -41,7 +41,7 @@ def combine(acc, x, MAXIMUM: tl.constexpr):
 
 @triton.jit
 def largest(x):
-    """The maxima along the middle axis, NaN where there is one, by one tree: of integers in the order of the numbers, NaN on top."""
+    """The maxima along the middle axis, NaN where there is one: of integers in the order of the numbers, with NaN on top."""
     bits = x.to(tl.int32, bitcast=True)
     rank = tl.max(tl.where(x != x, 0x7FFFFFFF, bits ^ ((bits >> 31) & 0x7FFFFFFF)), 1)
     return (rank ^ ((rank >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
