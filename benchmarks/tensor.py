@@ -79,8 +79,8 @@ def measure_operations(recorder: Recorder, sizes, only, copy_gbps: float) -> Non
             if case.others:
                 calls["cupy" if on_gpu else "numpy"] = case.others
             times = interleaved(
-                {name: repeated(call, over) for name, call in calls.items()}, repeats=25, seconds=1.0 if on_gpu else 0.5, device=recorder.device,
-                cold=over == 1,
+                {name: repeated(call, over) for name, call in calls.items()}, repeats=25, seconds=1.0 if on_gpu else 0.5,
+                device=recorder.device, cold=over == 1,
             )  # fmt: skip
             timing = tuple(ms / over for ms in (times["ours"].median_ms, times["ours"].p20_ms, times["ours"].p80_ms))
             rivals = {name: times[name].median_ms / over for name in calls if name != "ours"}

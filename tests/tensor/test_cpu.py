@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trigemm.tensor import CpuBackend
-from trigemm.tensor.cpu import SMALL, SMALL_PRODUCT, SMALL_TRIANGLE, UNARY
+from trigemm.tensor.cpu import BINARY, SMALL, SMALL_PRODUCT, SMALL_SQUARE, UNARY
 
 BACKEND = CpuBackend()
 
@@ -21,6 +21,13 @@ def test_functions_of_large_arrays_are_those_of_their_parts(code, near):
     near(BACKEND.unary(code, x), np.concatenate(parts), rtol=1e-6, magnitude=1e-2)
 
 
+@pytest.mark.parametrize("code", BINARY)
+def test_pairs_of_large_arrays_are_those_of_their_parts(code):
+    x, row = random(200, 300).round(1), random(300).round(1)
+    parts = [BACKEND.binary(code, x[begin : begin + 50], row) for begin in range(0, 200, 50)]
+    assert np.array_equal(BACKEND.binary(code, x, row), np.concatenate(parts))
+
+
 @pytest.mark.parametrize("size", [3, 40])
 def test_permute(size):
     x = random(4, size, 5, size + 1)
@@ -30,12 +37,12 @@ def test_permute(size):
     assert np.array_equal(y, x.transpose(2, 3, 0, 1))
 
 
-@pytest.mark.parametrize("size", [10, 80, 160])
+@pytest.mark.parametrize("size", [10, 80, 400])
 @pytest.mark.parametrize("transpose", [False, True])
 def test_products(size, transpose, near):
     a, b = random(3, size, size + 3), random(3, size + 3, size - 2)
     assert a.size * (size - 2) < SMALL_PRODUCT if size == 10 else a.size * (size - 2) >= SMALL_PRODUCT
-    assert (a.size * (size - 2) >= SMALL_TRIANGLE) == (size == 160)
+    assert (size * (size - 2) >= SMALL_SQUARE) == (size == 400)
     exact = a.astype(np.float64), b.astype(np.float64)
     right = b.swapaxes(1, 2).copy() if transpose else b
     product = exact[0] @ exact[1]

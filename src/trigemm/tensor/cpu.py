@@ -21,8 +21,11 @@ NAMES = {np.dtype(name): name for name in ("float64", "float32", "float16", "int
 SMALL = 2**15
 """Elements below which torch works on one core too, and handing an array over costs more than it saves."""
 
-SMALL_PRODUCT, SMALL_TRIANGLE = 2**18, 2**21
-"""Multiply-adds below which a product is NumPy's, on one core, and below which all of a triangle's square is computed at once."""
+SMALL_PRODUCT = 2**18
+"""Multiply-adds below which a product is NumPy's, on one core."""
+
+SMALL_SQUARE = 2**17
+"""Entries of a triangle's matrix below which all of it is computed, for a batch by one call."""
 
 Torch = torch.Tensor
 
@@ -54,15 +57,15 @@ UNARY: dict[str, tuple[Ufunc | None, Callable[[Torch], Torch]]] = {
     "gelu": (None, partial(torch.nn.functional.gelu, approximate="tanh")),
 }
 
-BINARY: dict[str, Ufunc] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "maximum": np.maximum,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "equal": np.equal,
+BINARY: dict[str, tuple[Ufunc, Callable[[Torch, Torch], Torch] | None]] = {
+    "add": (np.add, torch.add),
+    "sub": (np.subtract, torch.sub),
+    "mul": (np.multiply, torch.mul),
+    "div": (np.divide, torch.div),
+    "maximum": (np.maximum, torch.maximum),
+    "less": (np.less, None),
+    "less_equal": (np.less_equal, None),
+    "equal": (np.equal, None),
 }
 
 
@@ -128,13 +131,17 @@ class CpuBackend:
 
     @np.errstate(all="ignore")
     def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
+        is_pair = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
         dtype = a.dtype if isinstance(a, np.ndarray) else np.asarray(b).dtype
         if code == "masked_fill":
             return np.where(np.equal(b, 0), a, dtype.type(param))
         if code == "gelu_backward":
             grad, x = (_torch(np.asarray(y, dtype)) for y in (a, b))
             return _like(torch.ops.aten.gelu_backward(*torch.broadcast_tensors(grad, x), approximate="tanh"), np.empty(0, dtype))
-        out = np.asarray(BINARY[code](a, b))
+        small, large = BINARY[code]
+        if large and is_pair and max(a.size, b.size) >= SMALL:  # type: ignore[union-attr]
+            return large(_torch(a), _torch(b)).numpy()  # type: ignore[arg-type]
+        out = np.asarray(small(a, b))
         return out if out.dtype == dtype else out.astype(dtype)
 
     def permute(self, a: Array, axes: Sequence[int]) -> Array:
@@ -160,6 +167,8 @@ class CpuBackend:
         return _like(_wide(a).sum(axis), a)  # in stages along any axis, where NumPy adds up one after the other along some
 
     def sum(self, a: Array) -> Array:
+        if a.size < SMALL and a.dtype != HALF:
+            return np.asarray(a.reshape(-1).sum())  # in stages too, as all lies along one axis
         return _like(_wide(a).sum(), a)
 
     def max_axis(self, a: Array, axis: int) -> Array:
@@ -184,7 +193,7 @@ class CpuBackend:
     ) -> Array:
         right = b.swapaxes(-1, -2) if transpose_b else b
         rows, columns = a.shape[-2], right.shape[-1]
-        if a.size * columns < SMALL_TRIANGLE:
+        if rows * columns < SMALL_SQUARE:
             product = _scaled(self.matmul(a, right), alpha)
             np.copyto(product, fill, where=_above(rows, columns, diagonal))
             return product
@@ -195,7 +204,7 @@ class CpuBackend:
 
     def trmm(self, a: Array, b: Array, *, alpha: float = 1.0, diagonal: int = 0, transpose: bool = False) -> Array:
         columns = b.shape[-1]
-        if a.size * columns < SMALL_TRIANGLE:
+        if a.shape[-2] * a.shape[-1] < SMALL_SQUARE:
             triangle = a.copy()
             np.copyto(triangle, 0, where=_above(a.shape[-2], a.shape[-1], diagonal))
             return _scaled(self.matmul(triangle, b, transpose_a=transpose), alpha)
@@ -207,7 +216,7 @@ class CpuBackend:
 
     def syrk(self, a: Array, *, alpha: float = 1.0) -> Array:
         rows = a.shape[-2]
-        if a.size * rows < SMALL_TRIANGLE:
+        if rows * rows < SMALL_SQUARE:
             return _scaled(self.matmul(a, a, transpose_b=True), alpha)
         out = np.empty((*a.shape[:-1], rows), a.dtype)
         kernel = serving("syrk", "cpu", _torch(out).dtype)
