@@ -147,6 +147,18 @@ def test_peers_have_a_column_each_and_what_gives_less_is_not_compared():
     assert report.table("peers", rows[4:]) == "No records.\n"
 
 
+def test_primitives_stand_beside_torch_and_the_library_of_arrays_of_their_device():
+    more = {"operation": "tensor.add", "shape": {"elements": 6, "axis0": 2, "axis1": 3}, "torch_ms": 0.5}
+    rows = [
+        record("trigemm.tensor", 0.1, cupy_ms=0.7, **more),
+        record("trigemm.tensor", 0.2, device="cpu", **{**more, "cold_l2": False}),
+        record("trigemm.tensor", 0.2, operation="tensor.chain", shape={"operations": 9, "elements": 6}),
+        record("trigemm", 0.2),
+    ]
+    assert cells(report.table("tensor-cuda", rows)) == [["add", "2 x 3", "100 [90-110]", "500", "700", "5.00x", "60%"]]
+    assert cells(report.table("tensor-cpu", rows)) == [["add", "2 x 3", "200 [180-220]", "500", "", "2.50x", ""]]
+
+
 def test_markdown_has_every_table_under_its_name():
     text = report.markdown([record()])
     assert [line for line in text.splitlines() if line.startswith("### ")] == [f"### {name}" for name in report.TABLES]

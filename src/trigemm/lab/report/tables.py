@@ -1,16 +1,19 @@
 """Tables made from records: a pure function of what was measured. Nothing is measured here.
 
-Of several records of one kernel at one problem on one device the latest counts. Five tables:
+Of several records of one kernel at one problem on one device the latest counts. Seven tables:
 
     cuda         the ladder's kernels on a GPU, at the reference case
     cpu          the ladder's operation and the others on the CPU, against the full products of torch and NumPy
     operations   the public operations on a GPU, against torch.matmul
     attention    attention with its weights on a GPU, against eager attention, torch.compile and SDPA
     peers        the public operations against other libraries, device by device
+    tensor-cpu   the primitives of trigemm.tensor on the CPU, against torch and NumPy
+    tensor-cuda  the same on a GPU, against torch and CuPy
 """
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from trigemm.kernels.catalogue import LADDER
 from trigemm.lab.records import Record
@@ -249,12 +252,39 @@ def _peers_on(device: str, found: Sequence[dict[str, Record]]) -> str:
     )
 
 
+def _tensor(device: str, other: str, records: Sequence[Record]) -> str:
+    """A row a primitive and shape; `other` is the library of arrays beside torch."""
+    rows = [r for r in records if r["device"] == device and r["kernel"] == "trigemm.tensor" and "axis0" in r["shape"]]
+
+    def microseconds(row: Record, name: str) -> str:
+        return digits(1e3 * row[name] if row.get(name) else None)
+
+    return _table(
+        ("primitive", "shape", "trigemm, µs [p20-p80]", "torch", other, "vs the faster", "of the floor"),
+        [
+            (
+                row["operation"].removeprefix("tensor."),
+                " x ".join(str(size) for name, size in row["shape"].items() if name.startswith("axis")),
+                spread(row, 1e3),
+                microseconds(row, "torch_ms"),
+                microseconds(row, f"{other.lower()}_ms"),
+                times(row["speedup"]),
+                percent(row["floor_share"] if row["cold_l2"] else None),
+            )
+            for row in rows
+        ],
+        rows,
+    )
+
+
 TABLES: dict[str, Callable[[Sequence[Record]], str]] = {
     "cuda": _cuda,
     "cpu": _cpu,
     "operations": _operations,
     "attention": _attention,
     "peers": _peers,
+    "tensor-cpu": partial(_tensor, "cpu", "NumPy"),
+    "tensor-cuda": partial(_tensor, "cuda", "CuPy"),
 }
 
 
