@@ -88,13 +88,15 @@ def test_heads_in_arrays_and_tensors():
     assert isinstance(trigemm.causal_attention(q, k, v, return_weights=np.False_), torch.Tensor)
 
 
-def test_fill():
+@pytest.mark.parametrize("asked", [[1, 3], True])
+def test_fill(asked):
     q, k, v = operands()
+    heads = [1, 3] if asked is not True else [0, 1, 2, 3]
     for fill in (-1.0, NAN):
-        weights = trigemm.causal_attention(q, k, v, return_weights=[1, 3], fill=fill)[1]
-        expected = reference.causal_attention(q, k, v)[1][:, [1, 3]].masked_fill(above(5, 7), fill)
+        weights = trigemm.causal_attention(q, k, v, return_weights=asked, fill=fill)[1]
+        expected = reference.causal_attention(q, k, v)[1][:, heads].masked_fill(above(5, 7), fill)
         torch.testing.assert_close(weights, expected, equal_nan=True)
-    unwritten = trigemm.causal_attention(q, k, v, return_weights=[1, 3], fill=None)[1]
+    unwritten = trigemm.causal_attention(q, k, v, return_weights=asked, fill=None)[1]
     torch.testing.assert_close(unwritten.tril(2), weights.tril(2))
 
 

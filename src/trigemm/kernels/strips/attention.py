@@ -200,30 +200,37 @@ def causal_attention(
     problem, kv_heads = problem_of(q, k, v, **form), k.shape[1]
     results = torch.zeros_like(problem.q)
     sums = problem.q.new_zeros(*problem.q.shape[:2], k.shape[2]) if columns.numel() else None
+    # All heads are stored in one go, a strip at a time.
+    everyone = list(heads) == list(range(q.shape[1])) and weights.is_contiguous()
+    squares = weights.view(*problem.q.shape[:3], -1) if everyone and weights.numel() else None
     for strip in problem.strips():
         made, _ = strip.weights()
         results[strip.matrices, :, strip.rows] = strip.by_head(product(made, strip.v, "product"))
         by_head = strip.by_head(made)
         if sums is not None:
             sums[strip.matrices, :, strip.columns] += by_head.sum(2)
-        for matrix, head, batch, place in strip.listed(heads, kv_heads):
-            store(by_head[matrix, head], weights[batch, place, strip.rows], strip, fill)
+        if squares is not None:
+            store(by_head, squares[strip.matrices, :, strip.rows], strip, fill)
+        else:
+            for matrix, head, batch, place in strip.listed(heads, kv_heads):
+                store(by_head[matrix, head], weights[batch, place, strip.rows], strip, fill)
     output.copy_(results.view(output.shape))
     if sums is not None:
         columns.copy_(sums.view(columns.shape))
 
 
 def store(rows: Tensor, out: Tensor, strip: Strip, fill: float | None) -> None:
-    """Write rows [rows, columns] of weights into whole rows [rows, S]; `fill` above the diagonal, or None: nothing there."""
+    """Write weights [..., rows, columns], zero above the diagonal, into rows [..., rows, S] of squares, with `fill` above it."""
     begin, end = strip.columns.start, strip.columns.stop
-    out[:, :begin] = 0.0
+    out[..., :begin] = 0.0
     if fill is None:
-        corner = out[:, begin + strip.edge : end]
-        rows[:, strip.edge :] = torch.where(strip.above(), corner.to(rows.dtype), rows[:, strip.edge :])
+        corner = out[..., begin + strip.edge : end]
+        rows[..., strip.edge :] = torch.where(strip.above(), corner.to(rows.dtype), rows[..., strip.edge :])
     else:
-        out[:, end:] = fill
-        rows[:, strip.edge :].masked_fill_(strip.above(), fill)
-    out[:, begin:end] = rows
+        out[..., end:] = fill
+        if fill != 0:
+            rows[..., strip.edge :].masked_fill_(strip.above(), fill)
+    out[..., begin:end] = rows
 
 
 def causal_attention_backward(
