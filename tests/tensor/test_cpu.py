@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from trigemm.tensor import CpuBackend
-from trigemm.tensor.cpu import BINARY, SMALL, SMALL_PRODUCT, SMALL_SQUARE, UNARY
+from trigemm.tensor.backend import UNARY
+from trigemm.tensor.cpu import SMALL, SMALL_PRODUCT, SMALL_SQUARE
 
 BACKEND = CpuBackend()
 
@@ -19,13 +20,6 @@ def test_functions_of_large_arrays_are_those_of_their_parts(code, near):
     assert x.size >= SMALL > x[:50].size
     parts = [BACKEND.unary(code, x[begin : begin + 50]) for begin in range(0, 200, 50)]
     near(BACKEND.unary(code, x), np.concatenate(parts), rtol=1e-6, magnitude=1e-2)
-
-
-@pytest.mark.parametrize("code", BINARY)
-def test_pairs_of_large_arrays_are_those_of_their_parts(code):
-    x, row = random(200, 300).round(1), random(300).round(1)
-    parts = [BACKEND.binary(code, x[begin : begin + 50], row) for begin in range(0, 200, 50)]
-    assert np.array_equal(BACKEND.binary(code, x, row), np.concatenate(parts))
 
 
 @pytest.mark.parametrize("size", [3, 40])

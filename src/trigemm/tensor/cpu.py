@@ -48,24 +48,25 @@ def _like(x: Torch, a: Array) -> Array:
 
 Ufunc = Callable[..., Any]
 
-UNARY: dict[str, tuple[Ufunc | None, Callable[[Torch], Torch]]] = {
-    "neg": (np.negative, torch.neg),
-    "exp": (np.exp, torch.exp),
-    "log": (np.log, torch.log),
-    "sqrt": (np.sqrt, torch.sqrt),
-    "tanh": (np.tanh, torch.tanh),
-    "gelu": (None, partial(torch.nn.functional.gelu, approximate="tanh")),
-}
+UNARY: dict[str, Ufunc] = {"neg": np.negative, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh}
 
-BINARY: dict[str, tuple[Ufunc, Callable[[Torch, Torch], Torch] | None]] = {
-    "add": (np.add, torch.add),
-    "sub": (np.subtract, torch.sub),
-    "mul": (np.multiply, torch.mul),
-    "div": (np.divide, torch.div),
-    "maximum": (np.maximum, torch.maximum),
-    "less": (np.less, None),
-    "less_equal": (np.less_equal, None),
-    "equal": (np.equal, None),
+SHARED_UNARY: dict[str, Callable[[Torch], Torch]] = {
+    "exp": torch.exp,
+    "log": torch.log,
+    "tanh": torch.tanh,
+    "gelu": partial(torch.nn.functional.gelu, approximate="tanh"),
+}
+"""What takes longer to compute than to read, so that a second core helps; and what NumPy has no function for."""
+
+BINARY: dict[str, Ufunc] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "maximum": np.maximum,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "equal": np.equal,
 }
 
 
@@ -126,22 +127,19 @@ class CpuBackend:
 
     @np.errstate(all="ignore")
     def unary(self, code: str, a: Array) -> Array:
-        small, large = UNARY[code]
-        return np.asarray(small(a)) if small and a.size < SMALL else _like(large(_torch(a)), a)
+        if code in UNARY and (a.size < SMALL or code not in SHARED_UNARY):
+            return np.asarray(UNARY[code](a))
+        return _like(SHARED_UNARY[code](_torch(a)), a)
 
     @np.errstate(all="ignore")
     def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
-        is_pair = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
         dtype = a.dtype if isinstance(a, np.ndarray) else np.asarray(b).dtype
         if code == "masked_fill":
             return np.where(np.equal(b, 0), a, dtype.type(param))
         if code == "gelu_backward":
             grad, x = (_torch(np.asarray(y, dtype)) for y in (a, b))
             return _like(torch.ops.aten.gelu_backward(*torch.broadcast_tensors(grad, x), approximate="tanh"), np.empty(0, dtype))
-        small, large = BINARY[code]
-        if large and is_pair and max(a.size, b.size) >= SMALL:  # type: ignore[union-attr]
-            return large(_torch(a), _torch(b)).numpy()  # type: ignore[arg-type]
-        out = np.asarray(small(a, b))
+        out = np.asarray(BINARY[code](a, b))
         return out if out.dtype == dtype else out.astype(dtype)
 
     def permute(self, a: Array, axes: Sequence[int]) -> Array:
