@@ -35,7 +35,7 @@ def test_permute(size):
 @pytest.mark.parametrize("transpose", [False, True])
 def test_products(size, transpose, near):
     a, b = random(3, size, size + 3), random(3, size + 3, size - 2)
-    assert a.size * (size - 2) < SMALL_PRODUCT if size == 10 else a.size * (size - 2) >= SMALL_PRODUCT
+    assert a.size * (size - 2) <= SMALL_PRODUCT if size == 10 else a.size * (size - 2) > SMALL_PRODUCT
     assert (size * (size - 2) >= SMALL_SQUARE) == (size == 400)
     exact = a.astype(np.float64), b.astype(np.float64)
     right = b.swapaxes(1, 2).copy() if transpose else b

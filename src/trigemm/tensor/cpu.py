@@ -22,7 +22,7 @@ SMALL = 2**15
 """Elements below which torch works on one core too, and handing an array over costs more than it saves."""
 
 SMALL_PRODUCT = 2**18
-"""Multiply-adds below which a product is NumPy's, on one core."""
+"""Multiply-adds up to which a product is NumPy's, on one core."""
 
 SMALL_SQUARE = 2**17
 """Entries of a triangle's matrix below which all of it is computed, for a batch by one call."""
@@ -181,7 +181,7 @@ class CpuBackend:
     @np.errstate(all="ignore")
     def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
         left, right = (x.swapaxes(-1, -2) if turned else x for x, turned in ((a, transpose_a), (b, transpose_b)))
-        if left.size * right.shape[-1] < SMALL_PRODUCT and a.dtype != HALF:
+        if left.size * right.shape[-1] <= SMALL_PRODUCT and a.dtype != HALF:
             product: Array = np.matmul(left, right)
             return product
         return _like(_wide(left) @ _wide(right), a)
