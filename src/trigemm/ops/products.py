@@ -57,9 +57,17 @@ def gemmt(
     check_fill("gemmt", fill, a.dtype)
     diagonal = checked_diagonal("gemmt", diagonal)
     shape = schema.gemmt_shape(a, b)
+    if out is not None:
+        check_out("gemmt", out, shape, a, b)
+    return checked_gemmt(a, b, alpha, uplo, diagonal, fill, precision, out)
+
+
+def checked_gemmt(
+    a: Tensor, b: Tensor, alpha: float, uplo: str, diagonal: int, fill: float | None, precision: str | None, out: Tensor | None
+) -> Tensor:
+    """`gemmt` of arguments that are known to be acceptable."""
     if out is None:
         return gradients.gemmt(a, b, alpha, uplo, diagonal, fill, precision)
-    check_out("gemmt", out, shape, a, b)
     schema.gemmt_out(a, b, alpha, uplo, diagonal, fill, precision, out=out)
     return out
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trigemm.kernels.catalogue import serving
 from trigemm.ops.checks import product_shape, refuse_overlap
+from trigemm.ops.direct import needs_no_dispatch
 from trigemm.ops.results import new_result
 
 LIBRARY = torch.library.Library("trigemm", "DEF")
@@ -32,7 +33,7 @@ def resolve(precision: str | None) -> str:
 
 
 def _expand(x: Tensor, batch: Sequence[int]) -> Tensor:
-    return x.expand(*batch, *x.shape[-2:])
+    return x if x.shape[:-2] == batch else x.expand(*batch, *x.shape[-2:])
 
 
 def gemmt_shape(a: Tensor, b: Tensor, *_: object) -> tuple[int, ...]:
@@ -127,7 +128,7 @@ def _batching_rule(name: str) -> Callable[..., tuple[Tensor, int]]:
 def _define(
     name: str, arguments: str, shape: Callable[..., tuple[int, ...]], write: Callable[..., None], **fresh: Any
 ) -> tuple[Callable[..., Tensor], Callable[..., None]]:
-    """Declare an operation and its `out` form; return both as callables. `fresh` goes to `write` with a new tensor."""
+    """Declare an operation and its `out` form; return both as functions. `fresh` goes to `write` with a new tensor."""
 
     def empty(first: Tensor, *rest: object) -> Tensor:
         return first.new_empty(shape(first, *rest))
@@ -140,6 +141,8 @@ def _define(
     def into(first: Tensor, second: Tensor | None, *rest: object, out: Tensor) -> None:
         refuse_overlap(name, out, **{"a": first, "c" if name == "syrk" else "b": second})
         write(first, second, *rest, out=out)
+        if not out.is_inference():  # autograd refuses to go back through what held the old values
+            torch.autograd.graph.increment_version(out)
 
     LIBRARY.define(f"{name}({arguments}) -> Tensor")
     LIBRARY.define(f"{name}.out({arguments}, *, Tensor(a!) out) -> ()")
@@ -150,7 +153,15 @@ def _define(
     torch.library.register_fake(f"trigemm::{name}.out", lambda *args, out: None, lib=LIBRARY)
     torch.library.register_vmap(f"trigemm::{name}", _batching_rule(name), lib=LIBRARY)
     packet = getattr(torch.ops.trigemm, name)
-    return packet.default, packet.out
+    dispatched, dispatched_into = packet.default, packet.out
+
+    def call(first: Tensor, second: Any, *rest: object) -> Tensor:
+        return (forward if needs_no_dispatch(first, second) else dispatched)(first, second, *rest)
+
+    def call_into(first: Tensor, second: Any, *rest: object, out: Tensor) -> None:
+        (into if needs_no_dispatch(first, second, out) else dispatched_into)(first, second, *rest, out=out)
+
+    return call, call_into
 
 
 gemmt, gemmt_out = _define("gemmt", GEMMT, gemmt_shape, gemmt_write, keep=False)

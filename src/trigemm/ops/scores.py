@@ -6,7 +6,7 @@ from torch import Tensor
 
 from trigemm.errors import describe
 from trigemm.ops.checks import check_fill, check_operands, check_out, check_scalars, check_words
-from trigemm.ops.products import gemmt
+from trigemm.ops.products import checked_gemmt
 
 
 def causal_scores(
@@ -44,6 +44,7 @@ def causal_scores(
     tensor([[2., 2., -inf],
             [2., 2., 2.]])
     """
+    q, k = check_operands("causal_scores", q=q, k=k)
     return _scores("causal_scores", q, k, scale, fill, precision, out)
 
 
@@ -83,8 +84,7 @@ def causal_scores_qkvpacked(
 def _scores(
     operation: str, q: Tensor, k: Tensor, scale: float | None, fill: float | None, precision: str | None, out: Tensor | None
 ) -> Tensor:
-    """`causal_scores`, refused in the name of the operation that was called."""
-    q, k = check_operands(operation, q=q, k=k)
+    """`causal_scores` of acceptable operands, refused in the name of the operation that was called."""
     if q.dim() != 4 or k.dim() != 4 or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
         raise ValueError(f"{operation}: q must be (B,NH,T,HS) and k (B,NH_kv,S,HS); got {describe(q=q, k=k)}")
     batch, heads, queries, _ = q.shape
@@ -104,17 +104,10 @@ def _scores(
         check_scalars(operation, scale=scale)
     else:
         scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
-    group = heads // kv_heads if kv_heads else 1
-    if group == 1:
-        return gemmt(q, k.mT, alpha=scale, diagonal=keys - queries, fill=fill, precision=precision, out=out)
-    grouped_out = None if out is None else out.unflatten(1, (kv_heads, group))
-    scores = gemmt(
-        q.unflatten(1, (kv_heads, group)),
-        k.unsqueeze(2).mT,
-        alpha=scale,
-        diagonal=keys - queries,
-        fill=fill,
-        precision=precision,
-        out=grouped_out,
-    )
+    parameters = scale, "lower", keys - queries, fill, precision
+    if heads == kv_heads:
+        return checked_gemmt(q, k.mT, *parameters, out)
+    by_group = 1, (kv_heads, heads // kv_heads)
+    grouped_out = None if out is None else out.unflatten(*by_group)
+    scores = checked_gemmt(q.unflatten(*by_group), k.unsqueeze(2).mT, *parameters, grouped_out)
     return scores.flatten(1, 2) if out is None else out
