@@ -80,7 +80,7 @@ class Backend(Protocol):
         """The sums over one axis, which disappears: (outer, n, inner) -> (outer, inner)."""
 
     def sum(self, a: Array) -> Array:
-        """The sum of all elements, of shape (): in stages of 256, so that rounding grows with the number of stages alone."""
+        """The sum of all elements, of shape (): in stages of 256 at most, so that rounding grows with their number alone."""
 
     def max_axis(self, a: Array, axis: int) -> Array:
         """The largest elements along one axis, which is not empty and disappears. NaN where there is one."""
