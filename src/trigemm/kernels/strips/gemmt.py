@@ -8,6 +8,7 @@ the rest of `out` may hold anything.
 from math import prod
 
 import numpy
+import torch
 from torch import Tensor
 
 from trigemm.kernels.strips.geometry import Block, Strip, blocks, gpu_height, length, strips
@@ -21,6 +22,7 @@ from trigemm.kernels.strips.product import (
     scaled,
     set_outside,
     store,
+    sum_dtype,
     takes_sums,
     torch_is_exact,
 )
@@ -31,6 +33,9 @@ from trigemm.triangle import Triangle
 
 SHORT_DEPTH = 128
 """Up to this inner size batches are multiplied by torch's BLAS, beyond it by NumPy's."""
+
+SMALL_WORK = 2**22
+"""Up to so many multiplications torch multiplies everything: the calls of strips would take longer."""
 
 SMALL, MANY = 192, 16
 """From so many matrices of at most so many rows and columns on, all of each is multiplied, by one call for many of them."""
@@ -131,6 +136,19 @@ def _one_by_one(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Trian
                 store(multiply(x, y, None, factor), out_part[..., block.rows, block.columns], inside)
 
 
+def _at_once(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, fill: float | None, keep: bool) -> None:
+    """A small product, whole, and what does not belong to the triangle set after that."""
+    if fill is None and keep:
+        sums = torch.matmul(a, b)
+        store(sums if alpha == 1.0 else sums.mul_(alpha), out, triangle)
+        return
+    torch.matmul(a, b, out=out)
+    if alpha != 1.0:
+        out.mul_(alpha)
+    if fill is not None:
+        set_outside(out, triangle, fill)
+
+
 def fill_outside(out: Tensor, triangle: Triangle, fill: float) -> None:
     """Set the entries of `out` that do not belong to the triangle."""
 
@@ -145,8 +163,11 @@ def gemmt(
     a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str, keep: bool = True
 ) -> None:
     """See trigemm.kernels.spec."""
-    triangle = Triangle(out.shape[-2], out.shape[-1], "lower", diagonal)
     if out.numel() == 0:
+        return
+    triangle = Triangle(out.shape[-2], out.shape[-1], "lower", diagonal)
+    if out.numel() * a.shape[-1] <= SMALL_WORK and out.dtype == sum_dtype(out.dtype) and torch_is_exact(out):
+        _at_once(a, b, out, alpha, triangle, fill, keep)
         return
     triangle_product(a, b, out, alpha, triangle, keep and fill is None)
     if fill is not None:
