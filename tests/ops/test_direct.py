@@ -73,14 +73,19 @@ def test_a_mode_and_a_profiler_see_the_operation():
 
 
 @pytest.mark.parametrize("watched", [False, True])
-def test_writing_into_out_is_seen_by_autograd(watched):
+@pytest.mark.parametrize(
+    "operation",
+    [trigemm.syrk, trigemm.causal_softmax, lambda a, out: trigemm.gemmt(a, a, out=out)],
+    ids=["syrk", "softmax", "gemmt"],
+)
+def test_writing_into_out_is_seen_by_autograd(operation, watched):
     """What was saved for a gradient and then overwritten is refused, on either way to the kernel."""
     out = torch.randn(3, 3)
     x = torch.randn(3, 3, requires_grad=True)
     y = (x * out).sum()
     a = torch.randn(3, 3)
     with torch.no_grad(), Watch() if watched else torch.no_grad():
-        trigemm.gemmt(a, a, out=out)
+        operation(a, out=out)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
 

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from trigemm.kernels.catalogue import serving
+from trigemm.ops.direct import needs_no_dispatch
 from trigemm.ops.gradients import transformed
+from trigemm.ops.results import new_result
 from trigemm.ops.schema import LIBRARY, resolve
 
 FORM = "float scale, float? softcap, SymInt? window, int[] heads"
@@ -56,7 +58,7 @@ def empty(
     keeps = q.device.type == "cuda" and q.dtype != torch.float64
     return (
         torch.empty_like(q),
-        q.new_empty((batch, len(heads), queries, keys), dtype=weights_dtype),
+        new_result(q, (batch, len(heads), queries, keys), weights_dtype),
         q.new_empty((batch, all_heads if sums else 0, keys), dtype=weights_dtype),
         q.new_empty((2, batch, all_heads, queries) if keeps else (0,), dtype=torch.float32),
     )
@@ -231,5 +233,5 @@ def causal_attention(*arguments: Any) -> Three:
     """Output, weights and column sums, by the way that serves the derivatives asked for."""
     if transformed("causal_attention"):
         return dense(*arguments)
-    output, weights, sums, _ = registered(*arguments)
+    output, weights, sums, _ = (forward if needs_no_dispatch(*arguments[:5]) else registered)(*arguments)
     return output, weights, sums

@@ -16,7 +16,7 @@ from torch import Tensor
 from trigemm.kernels.catalogue import serving
 from trigemm.ops.checks import product_shape, refuse_overlap
 from trigemm.ops.direct import needs_no_dispatch
-from trigemm.ops.results import new_result
+from trigemm.ops.results import count_write, new_result
 
 LIBRARY = torch.library.Library("trigemm", "DEF")
 
@@ -131,18 +131,17 @@ def _define(
     """Declare an operation and its `out` form; return both as functions. `fresh` goes to `write` with a new tensor."""
 
     def empty(first: Tensor, *rest: object) -> Tensor:
-        return first.new_empty(shape(first, *rest))
+        return new_result(first, shape(first, *rest))
 
     def forward(first: Tensor, *rest: object) -> Tensor:
-        out = new_result(first, shape(first, *rest))
+        out = empty(first, *rest)
         write(first, *rest, out=out, **fresh)
         return out
 
     def into(first: Tensor, second: Tensor | None, *rest: object, out: Tensor) -> None:
         refuse_overlap(name, out, **{"a": first, "c" if name == "syrk" else "b": second})
         write(first, second, *rest, out=out)
-        if not out.is_inference():  # autograd refuses to go back through what held the old values
-            torch.autograd.graph.increment_version(out)
+        count_write(out)
 
     LIBRARY.define(f"{name}({arguments}) -> Tensor")
     LIBRARY.define(f"{name}.out({arguments}, *, Tensor(a!) out) -> ()")

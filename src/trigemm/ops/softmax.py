@@ -8,7 +8,9 @@ from torch import Tensor
 
 from trigemm.kernels.catalogue import serving
 from trigemm.ops.checks import check_operands, check_out, checked_diagonal, refuse_overlap
+from trigemm.ops.direct import needs_no_dispatch
 from trigemm.ops.gradients import transformed
+from trigemm.ops.results import count_write, new_result
 from trigemm.ops.schema import LIBRARY
 
 
@@ -38,9 +40,11 @@ def causal_softmax(scores: Tensor, *, diagonal: int | None = None, out: Tensor |
     diagonal = scores.shape[-1] - scores.shape[-2] if diagonal is None else checked_diagonal("causal_softmax", diagonal)
     if out is not None:
         check_out("causal_softmax", out, scores.shape, scores)
-        torch.ops.trigemm.causal_softmax.out(scores, diagonal, out=out)
+        (_into if needs_no_dispatch(scores, out) else _dispatched_into)(scores, diagonal, out=out)
         return out
-    return _dense(scores, diagonal) if transformed("causal_softmax") else _forward(scores, diagonal)
+    if transformed("causal_softmax"):
+        return _dense(scores, diagonal)
+    return (_new if needs_no_dispatch(scores) else _dispatched)(scores, diagonal)
 
 
 def _write(scores: Tensor, diagonal: int, out: Tensor) -> None:
@@ -51,16 +55,17 @@ def _into(scores: Tensor, diagonal: int, *, out: Tensor) -> None:
     in_place = (scores.data_ptr(), scores.stride()) == (out.data_ptr(), out.stride())
     refuse_overlap("causal_softmax", out, scores=None if in_place else scores)
     _write(scores, diagonal, out)
+    count_write(out)
 
 
 def _new(scores: Tensor, diagonal: int) -> Tensor:
-    out = scores.new_empty(scores.shape)
+    out = new_result(scores, scores.shape)
     _write(scores, diagonal, out)
     return out
 
 
 def _new_gradient(grad: Tensor, weights: Tensor, diagonal: int) -> Tensor:
-    out = weights.new_empty(weights.shape)
+    out = new_result(weights, weights.shape)
     serving("causal_softmax_backward", out.device.type, out.dtype).run(grad, weights, out, diagonal=diagonal)
     return out
 
@@ -112,4 +117,5 @@ torch.library.register_fake(
 )
 torch.library.register_autograd("trigemm::causal_softmax", _gradient, setup_context=_save, lib=LIBRARY)
 torch.library.register_autograd("trigemm::causal_softmax_backward", _second, setup_context=_save_for_second, lib=LIBRARY)
-_forward: Callable[[Tensor, int], Tensor] = torch.ops.trigemm.causal_softmax.default
+_dispatched: Callable[[Tensor, int], Tensor] = torch.ops.trigemm.causal_softmax.default
+_dispatched_into: Callable[..., None] = torch.ops.trigemm.causal_softmax.out
