@@ -144,7 +144,7 @@ def interleaved(
     on_round: Callable[[int], object] = lambda done: None,
     stopwatch: Stopwatch | None = None,
 ) -> Timings:
-    """Times each call `repeats` times, round by round; every round calls each once and begins with the next one in turn.
+    """Times each call `repeats` times, round by round; every round calls each once, and no call always follows the same one.
 
     cold       flush the last-level cache before each call; False leaves it warm
     seconds    stop early, after at least three rounds, once this much time has gone by (None: never)
@@ -169,8 +169,9 @@ def interleaved(
         for done in range(repeats):
             if seconds is not None and done >= _FEWEST_ROUNDS and time.monotonic() - begin > seconds:
                 break
-            turn = done % len(names) if names else 0
-            for name in names[turn:] + names[:turn]:
+            turn = done // 2 % len(names) if names else 0
+            order = names[turn:] + names[:turn]
+            for name in order if done % 2 == 0 else reversed(order):
                 if cold:
                     stopwatch.flush()
                 stopwatch.time(callables[name])
