@@ -1,60 +1,86 @@
-"""Softmax over the lower triangle and its gradient, in strips of rows: (…,T,S) -> (…,T,S), zeros above the diagonal."""
+"""Softmax over the lower triangle and its gradient, in strips of rows: (…,T,S) -> (…,T,S), zeros above the diagonal.
 
-from collections.abc import Iterator
+On the CPU a strip is made in scratch memory, by one of several threads, and goes through it while it is in that thread's cache.
+"""
+
+from collections.abc import Callable
 from math import prod
 
 import torch
 from torch import Tensor
 
 from trigemm.kernels.strips.geometry import Strip, gpu_height, strips
-from trigemm.kernels.strips.product import groups, mask, sum_dtype, tensor
-from trigemm.triangle import Triangle
+from trigemm.kernels.strips.product import batches, set_outside, sum_dtype
+from trigemm.kernels.strips.scratch import scratch
+from trigemm.kernels.strips.workers import side_by_side
+from trigemm.triangle import Triangle, ceil_div
 
 HEIGHT = 128
-ENTRIES = 2**20
+ENTRIES = 2**18
 """Entries of a strip on the CPU: matrices go together until it has so many."""
 
 
-def parts(diagonal: int, *tensors: Tensor) -> Iterator[tuple[Strip, tuple[Tensor, ...]]]:
-    """The strips of each group of matrices, and the rows of every tensor that they cut."""
+def _each_strip(work: Callable[..., None], diagonal: int, *tensors: Tensor) -> None:
+    """Calls work(strip, rows of every tensor) for the strips of each group of matrices."""
     rows, columns = tensors[0].shape[-2:]
-    on_cpu = tensors[0].device.type == "cpu"
-    height = HEIGHT if on_cpu else gpu_height(rows)
-    limit = max(1, ENTRIES // (min(height, rows) * columns)) if on_cpu else prod(tensors[0].shape[:-2])
-    for group in groups(limit, *tensors):
-        for strip in strips(Triangle(rows, columns, "lower", diagonal), height):
-            yield strip, tuple(x[..., strip.rows, :] for x in group)
+    triangle, matrices = Triangle(rows, columns, "lower", diagonal), prod(tensors[0].shape[:-2])
+    if tensors[0].device.type != "cpu":
+        for strip in strips(triangle, gpu_height(rows)):
+            work(strip, *(x[..., strip.rows, :] for x in tensors))
+        return
+    height = min(HEIGHT, rows)
+    items = [
+        (strip, [x[..., strip.rows, :] for x in group])
+        for strip in strips(triangle, height)
+        for group in batches(min(matrices, ceil_div(ENTRIES, height * max(1, strip.jagged.stop))), *tensors)
+    ]
+    items.reverse()  # the longest rows first
+    side_by_side(lambda item: work(item[0], *item[1]), items)
 
 
-def seen(x: Tensor, strip: Strip, outside: float) -> Tensor:
+def _seen(name: str, x: Tensor, strip: Strip, outside: float) -> Tensor:
     """A copy of the columns that belong to the triangle in some row of a strip, in the dtype of sums; `outside` in the others."""
-    x = x[..., : strip.jagged.stop].to(sum_dtype(x.dtype), copy=True)
-    x[..., strip.jagged].masked_fill_(~tensor(mask(strip.inside, x if x.is_cuda else x.numpy())), outside)
-    return x
+    x = x[..., : strip.jagged.stop]
+    dtype = sum_dtype(x.dtype)
+    if x.device.type == "cpu":
+        seen = torch.from_numpy(scratch(name, tuple(x.shape), str(dtype).removeprefix("torch.")))
+        seen.copy_(x)
+    else:
+        seen = x.to(dtype, copy=True)
+    set_outside(seen[..., strip.jagged], strip.inside, outside)
+    return seen
 
 
 def causal_softmax(scores: Tensor, out: Tensor, *, diagonal: int) -> None:
     """See trigemm.kernels.spec."""
-    if out.numel() == 0:
-        return
-    for strip, (x, y) in parts(diagonal, scores, out):
+
+    def write(strip: Strip, x: Tensor, y: Tensor) -> None:
         end = strip.jagged.stop
         if end:
-            powers = seen(x, strip, -torch.inf)
-            empty = powers.amax(-1, keepdim=True) == -torch.inf
-            powers = torch.softmax(powers.masked_fill_(empty, 0.0), -1, out=powers).masked_fill_(empty, 0.0)
-            y[..., :end] = seen(powers, strip, 0.0)  # a row with a NaN is NaN inside the triangle
+            powers = _seen("powers", x, strip, -torch.inf)
+            torch.softmax(powers, -1, out=powers)
+            # A row that has nothing to sum is NaN now, and a row with a NaN is NaN above the diagonal too.
+            if x.device.type != "cpu" or powers[..., 0].isnan().any():
+                empty = _seen("scores", x, strip, -torch.inf).amax(-1, keepdim=True) == -torch.inf
+                powers.masked_fill_(empty, 0.0)
+                set_outside(powers[..., strip.jagged], strip.inside, 0.0)
+            y[..., :end] = powers
         y[..., end:] = 0.0
+
+    if out.numel():
+        _each_strip(write, diagonal, scores, out)
 
 
 def causal_softmax_backward(grad: Tensor, weights: Tensor, out: Tensor, *, diagonal: int) -> None:
     """See trigemm.kernels.spec."""
-    if out.numel() == 0:
-        return
-    for strip, (g, w, y) in parts(diagonal, grad, weights, out):
+
+    def write(strip: Strip, g: Tensor, w: Tensor, y: Tensor) -> None:
         end = strip.jagged.stop
         if end:
-            d, w = seen(g, strip, 0.0), w[..., :end].to(sum_dtype(w.dtype))
+            d, w = _seen("grad", g, strip, 0.0), w[..., :end].to(sum_dtype(w.dtype))
             d -= (w * d).sum(-1, keepdim=True)
-            y[..., :end] = d * w
+            y[..., :end] = d.mul_(w)
         y[..., end:] = 0.0
+
+    if out.numel():
+        _each_strip(write, diagonal, grad, weights, out)
