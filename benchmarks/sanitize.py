@@ -4,55 +4,100 @@
     compute-sanitizer --tool memcheck --report-api-errors no python benchmarks/sanitize.py    # libraries probe the driver
     compute-sanitizer --tool racecheck python benchmarks/sanitize.py
 
-Results are compared with the referee as well. Names of kernels may be given to run these alone.
+Results are compared with the referee as well. Names of kernels or operations may be given to run these alone. Where there is no
+GPU the operations run on the CPU, to try the script.
 """
 
 import sys
 
 import torch
 
+import trigemm
 from trigemm import reference
 from trigemm.kernels.catalogue import CATALOGUE, LADDER
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-def run(spec, dtype):
-    """The kernel's result and the referee's, at sizes that end inside a tile where the kernel takes such sizes."""
-    generator = torch.Generator("cuda").manual_seed(0)
 
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, device="cuda").to(dtype)
+def operands(dtype, *shapes):
+    """Random tensors, the same ones each time."""
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    return [torch.randn(*shape, generator=generator, device=DEVICE).to(dtype) for shape in shapes]
 
+
+def product(spec, dtype):
+    """A kernel's result and the referee's, at sizes that end inside a tile where the kernel takes such sizes."""
     if spec.operation == LADDER:
         length = 128 if spec.refuse({"T": 136}) else 136
-        qkv = normal(1, length, 3, 2, 32)
-        out = torch.zeros(1, 2, length, length, dtype=dtype, device="cuda")
+        (qkv,) = operands(dtype, (1, length, 3, 2, 32))
+        out = torch.zeros(1, 2, length, length, dtype=dtype, device=DEVICE)
         spec.run(qkv, out, scale=0.25, fill=None, precision="highest")
-        return out, reference.causal_scores_qkvpacked(qkv, scale=0.25, fill=0.0)
-    a, b = normal(2, 131, 70), normal(2, 70, 133)
-    out = torch.zeros(2, 131, 131 if spec.operation == "syrk" else 133, dtype=dtype, device="cuda")
+        return [(out, reference.causal_scores_qkvpacked(qkv, scale=0.25, fill=0.0))]
+    a, b, c = operands(dtype, (2, 131, 70), (2, 70, 133), (2, 131, 131))
+    out = torch.zeros(2, 131, 131 if spec.operation == "syrk" else 133, dtype=dtype, device=DEVICE)
     if spec.operation == "gemmt":
         spec.run(a, b, out, alpha=0.5, diagonal=1, fill=2.0, precision="highest")
-        return out, reference.gemmt(a, b, alpha=0.5, diagonal=1, fill=2.0)
+        return [(out, reference.gemmt(a, b, alpha=0.5, diagonal=1, fill=2.0))]
     if spec.operation == "trmm":
         spec.run(a, b, out, alpha=0.5, uplo="upper", diagonal=-1, precision="highest")
-        return out, reference.trmm(a, b, alpha=0.5, uplo="upper", diagonal=-1)
-    c = normal(2, 131, 131)
+        return [(out, reference.trmm(a, b, alpha=0.5, uplo="upper", diagonal=-1))]
     spec.run(a, c, out, alpha=0.5, beta=-1.0, uplo="full", precision="highest")
-    return out, reference.syrk(a, alpha=0.5, beta=-1.0, c=c)
+    return [(out, reference.syrk(a, alpha=0.5, beta=-1.0, c=c))]
+
+
+def with_gradients(call, referee, dtype, *shapes):
+    """The results of an operation and the gradients of their weighted sum, each beside the referee's."""
+    inputs = [x.requires_grad_() for x in operands(dtype, *shapes)]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    found, expected = call(*inputs), referee(*exact)
+    upstream = operands(dtype, *(x.shape for x in found))
+    gradients = torch.autograd.grad(found, inputs, upstream)
+    true = torch.autograd.grad(expected, exact, [x.double() for x in upstream])
+    return list(zip((*found, *gradients), (*expected, *true), strict=True))
+
+
+def softmax(dtype):
+    return with_gradients(lambda x: (trigemm.causal_softmax(x),), lambda x: (reference.causal_softmax(x),), dtype, (2, 131, 140))
+
+
+def attention(dtype, heads):
+    """Grouped heads and a soft cap; the weights of some heads, or the sums of their columns."""
+
+    def referee(q, k, v):
+        output, weights = reference.causal_attention(q, k, v, softcap=3.0)
+        return output, weights.sum(-2) if heads == "columns" else weights[:, heads]
+
+    return with_gradients(
+        lambda q, k, v: trigemm.causal_attention(q, k, v, softcap=3.0, return_weights=heads),
+        referee, dtype, (1, 4, 131, 40), (1, 2, 140, 40), (1, 2, 140, 40),
+    )  # fmt: skip
+
+
+def cases():
+    """Name and dtype of what is run, and the function that runs it."""
+    for dtype in (torch.float32, torch.bfloat16):
+        name = str(dtype).removeprefix("torch.")
+        for spec in CATALOGUE:
+            if (
+                spec.device == DEVICE == "cuda"
+                and name in spec.dtypes
+                and not spec.operation.startswith(("causal_softmax", "causal_attention"))
+            ):
+                yield f"{spec.operation} {spec.name} {name}", dtype, lambda dtype, spec=spec: product(spec, dtype)
+        yield f"causal_softmax {name}", dtype, softmax
+        for heads in ([0, 3], "columns"):
+            yield f"causal_attention {heads} {name}", dtype, lambda dtype, heads=heads: attention(dtype, heads)
 
 
 def main():
-    chosen = sys.argv[1:]
-    for spec in CATALOGUE:
-        if spec.device != "cuda" or (chosen and spec.name not in chosen):
+    chosen = set(sys.argv[1:])
+    for name, dtype, run in cases():
+        if chosen and not chosen.intersection(name.split()):
             continue
-        for name in {"float32", "bfloat16"}.intersection(spec.dtypes):
-            dtype = getattr(torch, name)
-            out, expected = run(spec, dtype)
-            error = ((out.double() - expected).norm() / expected.norm()).item()
-            print(f"{spec.operation} {spec.name} {name}: relative error {error:.1e}")
-            if not error < (1e-6 if dtype == torch.float32 else 1e-2):
-                raise SystemExit(f"{spec.operation} {spec.name} {name} is wrong")
+        errors = [((x.double() - true).norm() / true.norm()).item() for x, true in run(dtype)]
+        print(f"{name}: relative error {max(errors):.1e}", flush=True)
+        if not max(errors) < (3e-6 if dtype == torch.float32 else 2e-2):
+            raise SystemExit(f"{name} is wrong")
 
 
 if __name__ == "__main__":

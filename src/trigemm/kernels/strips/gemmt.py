@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from trigemm.kernels.strips.geometry import Block, Strip, blocks, gpu_height, length, strips
+from trigemm.kernels.strips.geometry import ALIGN, Block, Strip, blocks, gpu_height, length, strips
 from trigemm.kernels.strips.product import (
     array,
     batches,
@@ -27,7 +27,7 @@ from trigemm.kernels.strips.product import (
     torch_is_exact,
 )
 from trigemm.kernels.strips.workers import side_by_side
-from trigemm.triangle import Triangle
+from trigemm.triangle import Triangle, ceil_div
 
 # What follows is measured with benchmarks/cpu_strips.py on two cores.
 
@@ -56,15 +56,27 @@ GROUP = 16
 """Matrices that go through their strips one by one together, so that what one strip read is still in cache for the next."""
 
 
+DEEP, LEAF = 512, 128
+"""From this inner size on each strip is half as high as the one around it, down to this height: large products are worth most."""
+
+
 def strip_heights(matrices: int, rows: int, columns: int, depth: int) -> tuple[int, ...]:
-    """Heights of strips, outer and inner, for matrices that go together; a strip must save more work than its calls cost."""
+    """Heights of strips, the outer ones first, for matrices that go together; a strip must save more work than its calls cost.
+
+    >>> strip_heights(1, 2048, 2048, 2048), strip_heights(16, 1024, 1024, 64)
+    ((1024, 512, 256, 128), (256, 64))
+    """
     work = matrices * columns * depth
     if work < 2**16:
         return (max(1, rows),)
     if work < 2**18:
         return (256,)
-    height = max(256, min(1024, columns // 1024 * 256)) if depth >= 512 else 256
-    return height, height // 4
+    if depth < DEEP:
+        return 256, 64
+    heights = [max(LEAF, ceil_div(rows, 2 * ALIGN) * ALIGN)]
+    while heights[-1] > LEAF:
+        heights.append(max(LEAF, ceil_div(heights[-1], 2 * ALIGN) * ALIGN))
+    return tuple(heights)
 
 
 @numpy.errstate(all="ignore")

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from trigemm.kernels.strips.gemmt import fill_outside, triangle_product
-from trigemm.kernels.strips.geometry import gpu_height, strips
+from trigemm.kernels.strips.geometry import Strip, gpu_height, strips
 from trigemm.kernels.strips.product import sum_dtype
+from trigemm.kernels.strips.workers import side_by_side
 from trigemm.triangle import Triangle
 
 HEIGHT = 256
@@ -31,9 +32,15 @@ def syrk(a: Tensor, c: Tensor | None, out: Tensor, *, alpha: float, beta: float,
 
 def _mirror(x: Tensor, triangle: Triangle) -> None:
     """Copy what lies below the diagonal to above it."""
-    height = HEIGHT if x.device.type == "cpu" else gpu_height(triangle.rows)
-    for strip in strips(triangle, height):
+
+    def mirror(strip: Strip) -> None:
         x[..., : strip.rows.start, strip.rows] = x[..., strip.rows, : strip.rows.start].mT
         corner = x[..., strip.rows, strip.rows]
         belongs = torch.ones(corner.shape[-2:], dtype=torch.bool, device=x.device).tril_()
         corner.copy_(torch.where(belongs, corner, corner.mT))
+
+    if x.device.type == "cpu":
+        side_by_side(mirror, list(strips(triangle, HEIGHT)))
+    else:
+        for strip in strips(triangle, gpu_height(triangle.rows)):
+            mirror(strip)
