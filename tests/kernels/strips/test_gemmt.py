@@ -126,7 +126,9 @@ def test_nothing_is_written_around_a_view(operands, dtype):
     assert torch.equal(bits(whole), bits(before))
 
 
-@pytest.mark.parametrize(("batch", "m", "n", "k"), [(1, 700, 650, 600), (3, 620, 640, 66), (20, 90, 200, 33), (3, 2000, 64, 64), (3, 64, 64, 64)])
+@pytest.mark.parametrize(
+    ("batch", "m", "n", "k"), [(1, 700, 650, 600), (3, 620, 640, 66), (20, 90, 200, 33), (3, 2000, 64, 64), (3, 64, 64, 64)]
+)
 def test_every_choice_of_strips(operands, over_budget, batch, m, n, k):
     a, b = operands.plain(batch, m, k, dtype=torch.float32), operands.plain(batch, k, n, dtype=torch.float32)
     out = run(a, b, torch.full((batch, m, n), NAN), fill=0.0)

@@ -3,7 +3,7 @@
 Measured on one H200 with the L2 flushed; `benchmarks/tune_tiles.py` measures them again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -60,6 +60,11 @@ def product_config(operation: str, dtype: torch.dtype, precision: str) -> Config
     return FLOAT32[precision] if dtype == torch.float32 else HALF[operation]
 
 
-def row_config(dtype: torch.dtype, precision: str) -> RowConfig:
-    """For a product by rows of tiles, with the whole inner dimension in one tile."""
-    return ROW_FLOAT32[precision] if dtype == torch.float32 else ROW_HALF
+def row_config(dtype: torch.dtype, precision: str, aligned: bool = True) -> RowConfig:
+    """For a product by rows of tiles, with the whole inner dimension in one tile.
+
+    Rows of the result that are not `aligned` to 16 bytes are stored an element at a time by the threads. An address for each of
+    a larger tile's elements would not fit their registers.
+    """
+    config = ROW_FLOAT32[precision] if dtype == torch.float32 else ROW_HALF
+    return config if aligned else replace(config, blocks=(64, 64, 0), num_warps=4, stores_by_tma=False)

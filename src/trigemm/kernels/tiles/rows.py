@@ -2,17 +2,20 @@
 
 A program computes one row of tiles: it keeps its tile of `a`, [BM, BK] with all of K, and streams the tiles of `b`,
 [BK, BN], that its row of the triangle needs. Tiles are loaded by the tensor memory accelerator (TMA), which wants rows at
-multiples of 16 bytes: `takes` says whether it can. They are stored by it, or by the threads, whichever is faster.
+multiples of 16 bytes: `takes` says whether it can. They are stored by it or by the threads, whichever is faster; where the rows
+of the result are not at such multiples, by the threads.
 
 REST says what becomes of the rest: "fill", the program goes on to the end of its row; "keep", nothing above the diagonal is
 written; "any", tiles that the diagonal crosses are written whole. Sectors of memory written in part cost more than whole ones.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from trigemm.kernels.tiles.config import row_config
 from trigemm.kernels.tiles.descriptors import addressable, describer, has_tma
@@ -136,8 +139,8 @@ def rows_kernel(
 
 @lru_cache(PLANS)
 def takes(a: Form, b: Form, c: Form, device: torch.device) -> bool:
-    """Whether this kernel can serve a product: a short inner dimension that is contiguous in both operands, and TMA."""
-    return 0 < a.shape[-1] <= LONGEST and has_tma(device) and all(map(addressable, (a, b.mT, c)))
+    """Whether this kernel can serve a product: a short inner dimension, contiguous in both operands; contiguous rows; and TMA."""
+    return 0 < a.shape[-1] <= LONGEST and has_tma(device) and addressable(a) and addressable(b.mT) and c.stride[-1] == 1
 
 
 def _batched(x: Form, batches: Batches, which: int) -> Form:
@@ -149,24 +152,31 @@ def _batched(x: Form, batches: Batches, which: int) -> Form:
 def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: str, precision: str) -> Plan:
     """One program a row of tiles."""
     m, n, k = *c.shape[-2:], a.shape[-1]
-    config = row_config(a.dtype, precision)
+    described = addressable(c)
+    config = row_config(a.dtype, precision, described)
     (bm, bn, _), bk = config.blocks, max(16, triton.next_power_of_2(k))
+    vector, align = (c.vector, c.align) if described else (1, 1)
 
     def launch(batches: Batches, precision: str) -> Launch:
         describe_a = describer(_batched(a, batches, 0), [bm, bk])
         describe_b = describer(_batched(b.mT, batches, 1), [bn, bk])
-        describe_c = describer(_batched(c, batches, 2), [bm, bn])
-        out_strides = [stride // c.vector for stride in (*batches.strides[2], c.stride[-2])]
+        describe_c = describer(_batched(c, batches, 2), [bm, bn]) if described else None
+
+        def describe(a: Tensor, b: Tensor, c: Tensor) -> tuple[Any, ...]:
+            b_desc = describe_b(b)
+            return describe_a(a), b_desc, describe_c(c) if describe_c else b_desc, c  # in its place, and unused
+
+        out_strides = [stride // vector for stride in (*batches.strides[2], c.stride[-2])]
         steps = [int(stride != 0) for strides in batches.strides[:2] for stride in strides]
         return Launch(
             rows_kernel,
             batches.matrices * ceil_div(m, bm),
             (
                 diagonal, m, n, config.group, batches.matrices, *batches.sizes[1:], *steps, *out_strides,
-                c.vector, c.align, rest, precision, config.stores_by_tma or c.align == 1, bm, bn, bk, config.num_stages,
+                vector, align, rest, precision, described and (config.stores_by_tma or align == 1), bm, bn, bk, config.num_stages,
             ),
             offsets=batches.offsets,
-            describe=lambda a, b, c: (describe_a(a), describe_b(b), describe_c(c), c),
+            describe=describe,
             num_warps=config.num_warps,
             **({"maxnreg": config.registers} if config.registers else {}),
         )  # fmt: skip
