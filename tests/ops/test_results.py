@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import trigemm
-from trigemm.ops.results import HUGE_PAGES, LINE, new_result
+from trigemm.kernels.strips.scratch import LINE
+from trigemm.ops.results import HUGE_PAGES, new_result
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])

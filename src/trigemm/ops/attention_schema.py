@@ -80,7 +80,10 @@ def forward(
     precision: str | None,
 ) -> Four:
     results = empty(q, k, v, key_lengths, key_mask, scale, softcap, window, heads, sums, weights_dtype)
-    form = kernel_form(k.shape[2], key_lengths, key_mask, scale, softcap, window, heads, precision)
+    form = kernel_form(
+        k.shape[2], key_lengths=key_lengths, key_mask=key_mask, scale=scale, softcap=softcap,
+        window=window, heads=heads, precision=precision,
+    )  # fmt: skip
     serving("causal_attention", q.device.type, q.dtype).run(q, k, v, *results, fill=fill, **form)
     return results
 
@@ -104,27 +107,18 @@ def backward(
 ) -> Three:
     results = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     kernel = serving("causal_attention_backward", q.device.type, q.dtype)
-    form = kernel_form(k.shape[2], key_lengths, key_mask, scale, softcap, window, heads, precision)
+    form = kernel_form(
+        k.shape[2], key_lengths=key_lengths, key_mask=key_mask, scale=scale, softcap=softcap,
+        window=window, heads=heads, precision=precision,
+    )  # fmt: skip
     kernel.run(q, k, v, output, stats, d_output, d_weights, d_sums, *results, **form)
     return results
 
 
-def kernel_form(
-    keys: int,
-    key_lengths: Tensor | None,
-    key_mask: Tensor | None,
-    scale: float,
-    softcap: float | None,
-    window: int | None,
-    heads: Sequence[int],
-    precision: str | None,
-) -> dict[str, Any]:
+def kernel_form(keys: int, *, window: int | None, heads: Sequence[int], precision: str | None, **form: Any) -> dict[str, Any]:
     """What kernels of both directions are told by name. A window of all keys is none: a larger number would not fit 32 bits."""
-    return {
-        "key_lengths": key_lengths, "key_mask": key_mask, "scale": scale, "softcap": softcap,
-        "window": None if window is None or window >= keys else window,
-        "heads": tuple(heads), "precision": resolve(precision),
-    }  # fmt: skip
+    window = None if window is None or window >= keys else window
+    return {**form, "window": window, "heads": tuple(heads), "precision": resolve(precision)}
 
 
 def dense(

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from math import prod
 
-import numpy
 import torch
 from torch import Tensor
 
+from trigemm.kernels.strips.scratch import aligned
+
 HUGE_PAGES = 2**22
 """Bytes from which NumPy asks the system for huge pages."""
-
-LINE = 64
-"""Bytes in a cache line, at which torch's own tensors begin."""
 
 
 def new_result(like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
@@ -28,9 +26,7 @@ def new_result(like: Tensor, shape: Sequence[int], dtype: torch.dtype | None = N
     size = prod(shape) * dtype.itemsize
     if type(like) is not Tensor or like.device.type != "cpu" or size < HUGE_PAGES:
         return like.new_empty(shape, dtype=dtype)
-    memory = numpy.empty(size + LINE, numpy.uint8)
-    begin = -memory.ctypes.data % LINE
-    return torch.from_numpy(memory[begin : begin + size]).view(dtype).view(tuple(shape))
+    return torch.from_numpy(aligned(size)).view(dtype).view(tuple(shape))
 
 
 def count_write(out: Tensor) -> None:

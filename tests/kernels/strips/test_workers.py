@@ -8,6 +8,8 @@ import torch
 
 from trigemm.kernels.strips.workers import side_by_side
 
+CPU = torch.device("cpu")
+
 
 @pytest.fixture(params=[1, 2, 3])
 def threads(request):
@@ -25,18 +27,24 @@ def test_every_item_is_worked_on_once_and_by_single_threads(threads):
             both_here.wait(timeout=30)  # items 0 and 1 meet here: they are not worked on one after the other
         seen.append((item, torch.get_num_threads()))
 
-    side_by_side(work, range(100))
+    side_by_side(work, range(100), CPU)
     assert sorted(seen) == [(item, 1) for item in range(100)]
     assert torch.get_num_threads() == threads
 
 
 def test_threads_that_start_later_are_not_left_with_one_thread(threads):
-    side_by_side(lambda item: None, [1, 2])
+    side_by_side(lambda item: None, [1, 2], CPU)
     found = []
     later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
     later.start()
     later.join()
     assert found == [threads]
+
+
+def test_a_device_is_given_its_work_by_the_calling_thread_whose_stream_it_is(threads):
+    seen = []
+    side_by_side(lambda item: seen.append((item, threading.get_ident())), range(20), torch.device("cuda"))
+    assert seen == [(item, threading.get_ident()) for item in range(20)]
 
 
 def test_an_error_reaches_the_caller_once_all_is_done(threads):
@@ -48,7 +56,7 @@ def test_an_error_reaches_the_caller_once_all_is_done(threads):
         done.append(item)
 
     with pytest.raises(ValueError, match="three"):
-        side_by_side(work, range(8))
+        side_by_side(work, range(8), CPU)
     assert set(done) == set(range(8 if threads > 1 else 3)) - {3}
 
 
@@ -59,10 +67,10 @@ import os, torch
 from trigemm.kernels.strips.workers import side_by_side
 torch.set_num_threads(2)
 done = []
-side_by_side(done.append, [1, 2, 3])
+side_by_side(done.append, [1, 2, 3], torch.device("cpu"))
 child = os.fork()
 if child == 0:
-    side_by_side(done.append, [4, 5])
+    side_by_side(done.append, [4, 5], torch.device("cpu"))
     os._exit(sorted(done) != [1, 2, 3, 4, 5])
 raise SystemExit(os.waitpid(child, 0)[1])
 """

@@ -123,7 +123,7 @@ def _side_by_side(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Tri
     limit = max(1, SIDE_BY_SIDE_COLUMNS // triangle.columns)
     heights = (512, 128) if triangle.columns >= 1024 else (128, 64)
     largest_first = sorted(blocks(triangle, heights), key=lambda block: -length(block.rows) * length(block.columns))
-    side_by_side(write, [(x, block) for block in largest_first for x in batches(limit, a, b, out)])
+    side_by_side(write, [(x, block) for block in largest_first for x in batches(limit, a, b, out)], out.device)
 
 
 def _one_by_one(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, keep: bool) -> None:
@@ -168,7 +168,8 @@ def fill_outside(out: Tensor, triangle: Triangle, fill: float) -> None:
         out[..., strip.rows, strip.beyond].fill_(fill)
         set_outside(out[..., strip.rows, strip.jagged], strip.inside, fill)
 
-    side_by_side(write, list(strips(triangle, FILL_HEIGHT)))
+    height = FILL_HEIGHT if out.device.type == "cpu" else gpu_height(triangle.rows)
+    side_by_side(write, list(strips(triangle, height)), out.device)
 
 
 def gemmt(

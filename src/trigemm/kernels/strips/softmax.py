@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trigemm.kernels.strips.geometry import Strip, gpu_height, strips
-from trigemm.kernels.strips.product import batches, set_outside, sum_dtype
+from trigemm.kernels.strips.product import groups, set_outside, sum_dtype
 from trigemm.kernels.strips.scratch import scratch
 from trigemm.kernels.strips.workers import side_by_side
 from trigemm.triangle import Triangle, ceil_div
@@ -22,20 +22,22 @@ ENTRIES = 2**18
 
 def _each_strip(work: Callable[..., None], diagonal: int, *tensors: Tensor) -> None:
     """Calls work(strip, rows of every tensor) for the strips of each group of matrices."""
-    rows, columns = tensors[0].shape[-2:]
-    triangle, matrices = Triangle(rows, columns, "lower", diagonal), prod(tensors[0].shape[:-2])
-    if tensors[0].device.type != "cpu":
-        for strip in strips(triangle, gpu_height(rows)):
-            work(strip, *(x[..., strip.rows, :] for x in tensors))
-        return
-    height = min(HEIGHT, rows)
+    *batch, rows, columns = tensors[0].shape
+    device = tensors[0].device
+    on_cpu = device.type == "cpu"
+    height = min(HEIGHT, rows) if on_cpu else gpu_height(rows)
+
+    def together(strip: Strip) -> int:
+        """How many matrices."""
+        return min(prod(batch), ceil_div(ENTRIES, height * max(1, strip.jagged.stop))) if on_cpu else prod(batch)
+
     items = [
         (strip, [x[..., strip.rows, :] for x in group])
-        for strip in strips(triangle, height)
-        for group in batches(min(matrices, ceil_div(ENTRIES, height * max(1, strip.jagged.stop))), *tensors)
+        for strip in strips(Triangle(rows, columns, "lower", diagonal), height)
+        for group in groups(together(strip), *tensors)
     ]
     items.reverse()  # the longest rows first
-    side_by_side(lambda item: work(item[0], *item[1]), items)
+    side_by_side(lambda item: work(item[0], *item[1]), items, device)
 
 
 def _seen(name: str, x: Tensor, strip: Strip, outside: float) -> Tensor:

@@ -39,8 +39,5 @@ def _mirror(x: Tensor, triangle: Triangle) -> None:
         belongs = torch.ones(corner.shape[-2:], dtype=torch.bool, device=x.device).tril_()
         corner.copy_(torch.where(belongs, corner, corner.mT))
 
-    if x.device.type == "cpu":
-        side_by_side(mirror, list(strips(triangle, HEIGHT)))
-    else:
-        for strip in strips(triangle, gpu_height(triangle.rows)):
-            mirror(strip)
+    height = HEIGHT if x.device.type == "cpu" else gpu_height(triangle.rows)
+    side_by_side(mirror, list(strips(triangle, height)), x.device)

@@ -37,16 +37,19 @@ if hasattr(os, "register_at_fork"):  # threads do not survive a fork
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
-def side_by_side(work: Callable[[Item], object], items: Sequence[Item]) -> None:
+def side_by_side(work: Callable[[Item], object], items: Sequence[Item], device: torch.device) -> None:
     """Calls `work` on each item, on as many threads as torch uses; returns when all is done. The items are taken in order.
 
+    For another device than the CPU the calling thread does all: a device has its own threads, and queues work in the stream that
+    is the caller's alone.
+
     >>> done = []
-    >>> side_by_side(done.append, [1, 2, 3])
+    >>> side_by_side(done.append, [1, 2, 3], torch.device("cpu"))
     >>> sorted(done)
     [1, 2, 3]
     """
     threads = torch.get_num_threads()
-    if threads == 1 or len(items) <= 1:
+    if threads == 1 or len(items) <= 1 or device.type != "cpu":
         for item in items:
             work(item)
         return
