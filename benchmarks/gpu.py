@@ -161,8 +161,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             table.add_row(step.name, step.kind, str(step.limit), step.records, command)
         console.print(table)
         return 0
-    if given.kind is None or given.out is None:
-        parser.error("say which steps (check, measure, several) and where their logs go (--out DIR), or --list")
+    if given.kind is None:
+        parser.error("say which steps: check, measure or several; or --list")
+    if given.out is None:
+        parser.error("say where logs and records go: --out DIR")
     if given.kind == "bench":
         return bench(given.out)
     given.out.mkdir(parents=True, exist_ok=True)

@@ -68,7 +68,7 @@ def test_the_steps_are_listed_and_a_missing_choice_is_a_sentence(script, capsys)
     with pytest.raises(SystemExit) as end:
         script.main(["check"])
     assert end.value.code == 2
-    assert "--out DIR" in capsys.readouterr().err
+    assert "where logs and records go: --out DIR" in capsys.readouterr().err
 
 
 def test_the_command_line_takes_every_case_of_the_benchmark(script):

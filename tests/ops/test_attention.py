@@ -100,6 +100,17 @@ def test_fill(asked):
     torch.testing.assert_close(unwritten.tril(2), weights.tril(2))
 
 
+@pytest.mark.parametrize(
+    "form", [{"key_lengths": torch.zeros(2, dtype=torch.int64)}, {"key_mask": torch.zeros(2, 0, dtype=torch.bool)}]
+)
+def test_no_keys_at_all_may_be_masked(form):
+    q = torch.zeros(2, 3, 0, 8, requires_grad=True)
+    output, weights = trigemm.causal_attention(q, q, q, return_weights=True, **form)
+    assert output.shape == (2, 3, 0, 8)
+    assert weights.shape == (2, 3, 0, 0)
+    output.sum().backward()
+
+
 def test_masked_keys_are_not_used_and_rows_without_keys_are_zeros():
     q, k, v = operands(S=5)
     lengths = torch.tensor([0, 3])

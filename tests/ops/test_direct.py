@@ -36,8 +36,9 @@ def test_plain_tensors_go_straight():
         torch.nn.Parameter(torch.randn(3, 3)),
         torch.empty(3, 3, device="meta"),
         torch._neg_view(torch.randn(3, 3)),
+        torch._efficientzerotensor((3, 3)),
     ],
-    ids=["gradient", "parameter", "meta", "negated"],
+    ids=["gradient", "parameter", "meta", "negated", "zeros"],
 )
 def test_other_tensors_are_dispatched(x):
     assert not needs_no_dispatch(torch.randn(3, 3), x)
@@ -90,7 +91,11 @@ def test_writing_into_out_is_seen_by_autograd(operation, watched):
         y.backward()
 
 
-def test_an_inference_tensor_takes_the_result():
+@pytest.mark.parametrize("size", [3, 300])
+def test_an_inference_tensor_takes_the_result_in_inference_mode_alone(size):
+    a = torch.randn(size, size, dtype=torch.float64)
     with torch.inference_mode():
-        a, out = torch.randn(3, 3), torch.empty(3, 3)
+        out = torch.empty_like(a)
         torch.testing.assert_close(trigemm.gemmt(a, a, out=out), (a @ a).tril())
+    with pytest.raises(ValueError, match=r"gemmt: out was made in inference mode, and changes only there; out.clone\(\)"):
+        trigemm.gemmt(a, a, out=out)

@@ -149,8 +149,11 @@ def check_out(operation: str, out: Tensor, shape: Sequence[int], like: Tensor, *
             f"{operation}: out must be a strided tensor of shape {tuple(shape)}, {like.dtype}, on {like.device}; "
             f"got {tuple(out.shape)}, {out.dtype}, on {out.device}, {out.layout}"
         )
-    if not torch.compiler.is_compiling() and out.is_neg():
-        raise ValueError(f"{operation}: out is a view that negates lazily; out.resolve_neg() would work")
+    if not torch.compiler.is_compiling():
+        if out.is_neg():
+            raise ValueError(f"{operation}: out is a view that negates lazily; out.resolve_neg() would work")
+        if out.is_inference() and not torch.is_inference_mode_enabled():
+            raise ValueError(f"{operation}: out was made in inference mode, and changes only there; out.clone() would work")
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (like, *others, out)):
         raise ValueError(f"{operation}: out= does not support gradients; leave out= away, or work under torch.no_grad()")
     if torch._C._are_functorch_transforms_active():

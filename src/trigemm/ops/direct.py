@@ -25,6 +25,12 @@ def needs_no_dispatch(*tensors: Tensor | None) -> bool:
     differentiable = torch.is_grad_enabled()
     return all(
         x is None
-        or (type(x) is Tensor and not (differentiable and x.requires_grad) and not x.is_neg() and (x.is_cuda or x.is_cpu))
+        or (
+            type(x) is Tensor
+            and (x.is_cuda or x.is_cpu)
+            and not (differentiable and x.requires_grad)
+            and not x.is_neg()
+            and not x._is_zerotensor()
+        )
         for x in tensors
     )

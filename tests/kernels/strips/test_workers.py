@@ -2,10 +2,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import wait
 
 import pytest
 import torch
 
+from trigemm.kernels.strips import workers
 from trigemm.kernels.strips.workers import side_by_side
 
 CPU = torch.device("cpu")
@@ -58,6 +61,30 @@ def test_an_error_reaches_the_caller_once_all_is_done(threads):
     with pytest.raises(ValueError, match="three"):
         side_by_side(work, range(8), CPU)
     assert set(done) == set(range(8 if threads > 1 else 3)) - {3}
+
+
+def test_after_an_interruption_nothing_is_worked_on(monkeypatch):
+    begun, finished, waits = threading.Event(), [], []
+
+    def work(item):
+        begun.set()
+        time.sleep(0.05)
+        finished.append(item)
+
+    def interrupted(futures):
+        waits.append(len(futures))
+        if len(waits) == 1:
+            begun.wait(30)
+            raise KeyboardInterrupt
+        return wait(futures)
+
+    monkeypatch.setattr(workers, "wait", interrupted)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(work, range(50), CPU)
+    seen = len(finished)
+    time.sleep(0.2)
+    assert 1 <= seen == len(finished) <= 4
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

@@ -75,7 +75,7 @@ def problem_of(
     q, k, v = merged(q, kv_heads), merged(k, kv_heads).squeeze(1), merged(v, kv_heads).squeeze(1)
     hidden = None
     if key_mask is not None:
-        hidden = (~key_mask)[:, None, :].expand(batch, kv_heads, keys).reshape(-1, keys)
+        hidden = (~key_mask)[:, None, :].expand(batch, kv_heads, keys).flatten(0, 1)
         k, v = (x.masked_fill(hidden[..., None], 0.0) for x in (k, v))
     return Problem(q, k, v, hidden, scale, softcap, window)
 

@@ -30,13 +30,13 @@ def scratch(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
     size = prod(shape) * numpy.dtype(dtype).itemsize
     buffer = _buffers.by_name.get(name)
     if size > KEPT_BYTES or buffer is None or buffer.nbytes < size:
-        buffer = aligned(size)
+        buffer = _aligned(size)
         if size <= KEPT_BYTES:
             _buffers.by_name[name] = buffer
     return buffer[:size].view(dtype).reshape(shape)
 
 
-def aligned(size: int) -> Any:
+def _aligned(size: int) -> Any:
     """New bytes that begin where a cache line does, as torch's: what a BLAS adds up, and in which order, may depend on it."""
     buffer = numpy.empty(size + LINE, numpy.uint8)
     begin = -buffer.ctypes.data % LINE

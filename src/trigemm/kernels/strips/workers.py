@@ -63,6 +63,12 @@ def side_by_side(work: Callable[[Item], object], items: Sequence[Item], device: 
 
     pool = _pool(threads)
     started = [pool.submit(take) for _ in range(min(threads, len(items)))]
-    wait(started)
+    try:
+        wait(started)
+    except BaseException:  # an interruption: nothing may be written any more once the caller knows of it
+        for _ in queue:
+            pass
+        wait(started)
+        raise
     for future in started:
         future.result()
