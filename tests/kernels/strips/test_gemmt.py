@@ -9,6 +9,7 @@ from trigemm import reference
 from trigemm.kernels.strips import gemmt as module
 from trigemm.kernels.strips.gemmt import gemmt, scores, strip_heights
 from trigemm.kernels.strips.product import torch_is_exact
+from trigemm.lab.verify import Case, verify_case
 
 NAN = math.nan
 SIZES = [(0, 3, 2), (3, 0, 2), (4, 5, 0), (1, 1, 1), (7, 33, 5), (33, 7, 64), (127, 129, 40), (300, 129, 33), (129, 300, 2)]
@@ -223,3 +224,9 @@ def test_scores_of_a_packed_tensor(operands, over_budget, dtype, fill):
     exact = reference.causal_scores_qkvpacked(qkv, scale=0.25, fill=3.0 if fill is None else fill)
     assert over_budget(out, exact, q, k.mT, factor=0.25) <= 1
     assert torch.equal(bits(qkv), bits(before))
+
+
+def test_a_sum_is_made_of_even_pieces():
+    """A random case of `trigemm verify` that 192 and 64 terms put beyond the budget."""
+    case = Case("causal_scores", {"B": 3, "NH": 4, "NH_kv": 2, "T": 126, "S": 128, "HS": 256}, seed=488895)
+    assert verify_case(case).passed

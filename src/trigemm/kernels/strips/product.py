@@ -74,7 +74,7 @@ def _piece(a: Array, b: Array) -> int:
     """How many terms of a CPU product to sum in one go.
 
     NumPy's BLAS sums up to about 384 terms one after the other, torch's takes shorter pieces; either sums long runs for a result
-    of a few rows or columns. These pieces keep the error within twice that of torch's whole product.
+    of a few rows or columns. These pieces, as even as can be, keep the error within twice that of torch's whole product.
     """
     depth: int = a.shape[-1]
     on_host = isinstance(a, numpy.ndarray)
@@ -82,7 +82,8 @@ def _piece(a: Array, b: Array) -> int:
         return max(1, depth)
     if 1 < min(a.shape[-2], b.shape[-1]) <= 8:
         return 16
-    return 192 if on_host else max(1, depth)
+    pieces = ceil_div(depth, 192) if on_host else 1
+    return max(1, ceil_div(depth, max(1, pieces)))
 
 
 def multiply(a: Array, b: Array, out: Array | None = None, alpha: float = 1.0) -> Array:
