@@ -16,7 +16,7 @@ from trigemm.kernels.tiles.index import Form, Launch, form, index_type
 from trigemm.kernels.tiles.plan import PLANS
 from trigemm.triangle import ceil_div
 
-ELEMENTS, WARPS = 4096, 8
+ELEMENTS, WARPS = 2048, 4
 STEPS = tl.constexpr(16)
 WIDTH = 32
 """Columns of a tile along a long axis: 128 bytes of float32, so that a row of it is a whole cache line and tiles are tall."""

@@ -17,8 +17,11 @@ from trigemm.kernels.tiles.plan import PLANS
 from trigemm.kernels.tiles.reduce import WIDTH, reduce
 from trigemm.triangle import ceil_div
 
-ELEMENTS = 4096
+ELEMENTS = 1024
 """Elements of a tile with several rows."""
+
+TALL = 128
+"""Rows of a tile that sums over rows."""
 
 LONGEST = 16384
 """Elements of the longest row that one program keeps: 16 for each of 1024 threads."""
@@ -242,8 +245,8 @@ def _run(kernel: Any, *tensors: Tensor, scalars: tuple[float, ...] = (), options
 def _weights_launch(forms: tuple[Form, ...], device: torch.device) -> tuple[Launch, int]:
     """The launch of `layer_norm_weights_kernel`, and the number of its pieces."""
     rows, columns = forms[0][0]
-    bm = min(ELEMENTS // WIDTH, triton.next_power_of_2(max(1, rows)))
-    bn = min(ELEMENTS // bm, triton.next_power_of_2(max(1, columns)))
+    bm = min(TALL, triton.next_power_of_2(max(1, rows)))
+    bn = min(TALL * WIDTH // bm, triton.next_power_of_2(max(1, columns)))
     tiles = ceil_div(columns, bn)
     piece = ceil_div(ceil_div(rows, max(1, PIECES // max(1, tiles))), bm) * bm
     pieces = ceil_div(rows, max(1, piece))
