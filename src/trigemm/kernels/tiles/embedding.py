@@ -71,11 +71,18 @@ def gather(table: Tensor, indices: Tensor, out: Tensor) -> None:
     _gather_launch(form(table), form(indices), table.device)(table, indices, out)
 
 
+def segments(indices: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """The places of the indices in the order of their values, and where in it each of the numbers 0 to `rows` begins.
+
+    Other indices come before the first and after the last. A radix sort makes a pass for each byte, so all the numbers of a
+    narrow dtype are used, from the least on.
+    """
+    narrow = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if rows + 1 < 2 ** (8 * dtype.itemsize))
+    first = torch.iinfo(narrow).min + 1  # stands for 0
+    numbers, order = torch.sort((indices.reshape(-1).clamp(-1, rows) + first).to(narrow), stable=True)
+    return order, torch.searchsorted(numbers, torch.arange(first, first + rows + 1, dtype=narrow, device=indices.device))
+
+
 def scatter_add(updates: Tensor, indices: Tensor, out: Tensor) -> None:
     """The sums of the updates of equal index (int64); an index that is no row of `out` adds nothing."""
-    rows = len(out)
-    narrow = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if rows < torch.iinfo(dtype).max)
-    numbers = indices.reshape(-1).clamp(-1, rows).to(narrow)  # a radix sort makes a pass for each byte
-    numbers, order = torch.sort(numbers, stable=True)
-    begin = torch.searchsorted(numbers, torch.arange(rows + 1, dtype=narrow, device=out.device))
-    _sum_launch(form(out), form(updates), out.device)(updates, order, begin, out)
+    _sum_launch(form(out), form(updates), out.device)(updates, *segments(indices, len(out)), out)
