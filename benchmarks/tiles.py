@@ -2,7 +2,7 @@
 
     python benchmarks/tiles.py --save benchmarks/tiles/h200.jsonl    # on a GPU: verify, time, print, keep
     python benchmarks/tiles.py --records benchmarks/tiles/h200.jsonl # measure nothing: compare the model with records
-    python benchmarks/tiles.py --records … --fit                     # the model's costs that suit the records best
+    python benchmarks/tiles.py --records … --fit                     # costs that suit the records best; cross-validated
 
 The kernel is trigemm.kernels.tiles.matmul with the launch options of the plan. Each product is compared with one in float64, and
 its error may be twice that of torch.matmul. Times are medians, caches flushed, candidates interleaved. A record is a shape.
@@ -14,13 +14,14 @@ import json
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from functools import partial
 from math import log
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy
 import torch
 
 from trigemm.kernels.tiles.matmul import matmul
@@ -150,34 +151,52 @@ def show(kept):
     return right
 
 
-def loss(kept, costs):
-    """Squared error of the logarithm of predicted times, of tiles up to twice as slow as the best; and how far picks lag."""
-    total = 0.0
+def errors(kept, costs):
+    """Logarithms of predicted over measured times, of the tiles that are up to twice as slow as the best of their shape."""
+    found = []
     for record in kept:
-        _, pick_ms, _, best_ms, found, timed = outcome(record, costs)
-        errors = [
-            log(candidate.predicted_ms / timed[candidate.block]) ** 2
-            for candidate in found.candidates
-            if timed.get(candidate.block, float("inf")) <= 2 * best_ms
-        ]
-        total += sum(errors) / len(errors) + 10 * max(0.0, log(min(pick_ms / best_ms, 10)) - log(1.03))
-    return total / len(kept)
+        _, _, _, best_ms, plan_of, timed = outcome(record, costs)
+        within = {block: ms for block, ms in timed.items() if ms <= 2 * best_ms}
+        predicted = {candidate.block: candidate.predicted_ms for candidate in plan_of.candidates}
+        found += [log(predicted[block] / ms) for block, ms in within.items()]
+    return numpy.array(found)
 
 
 def fit(kept):
-    """Costs of the least loss, searched along one of them at a time."""
-    costs, step = COSTS, 1.5
-    least = loss(kept, costs)
-    while step > 1.01:
-        improved = False
-        for field in fields(Costs):
-            for factor in (step, 1 / step):
-                tried = replace(costs, **{field.name: getattr(costs, field.name) * factor})
-                if (value := loss(kept, tried)) < least:
-                    costs, least, improved = tried, value, True
-        if not improved:
-            step **= 0.5
-    return costs, least
+    """The costs of the least squared errors, each of them positive (Levenberg-Marquardt on their logarithms)."""
+    names, damping, step = [field.name for field in fields(Costs)], 1e-2, 1e-3
+
+    def costs_at(point):
+        return Costs(**dict(zip(names, numpy.exp(point).tolist(), strict=True)))
+
+    point = numpy.log([getattr(COSTS, name) for name in names])
+    off = errors(kept, costs_at(point))
+    for _ in range(12):
+        slopes = numpy.stack([(errors(kept, costs_at(point + row)) - off) / step for row in step * numpy.eye(len(names))], 1)
+        square = slopes.T @ slopes
+        moved = point - numpy.linalg.solve(square + damping * numpy.diag(square.diagonal() + 1e-9), slopes.T @ off)
+        then = errors(kept, costs_at(moved))
+        if then @ then < off @ off:
+            point, off, damping = moved, then, damping / 4
+        else:
+            damping *= 4
+    return costs_at(point)
+
+
+def show_fit(kept):
+    """The costs that suit all records; and how well those do that were fitted without the records that they are then held to."""
+    costs = fit(kept)
+    off = errors(kept, costs)
+    print(costs)
+    print(f"predicted times off by {100 * numpy.abs(off).mean():.0f}% (mean), {100 * numpy.sqrt((off**2).mean()):.0f}% (rms)")
+    for left_out in (1, 4):
+        rounds = [set(range(first, len(kept), len(kept) // left_out)) for first in range(len(kept) // left_out)]
+        ratios = []
+        for out in rounds:
+            without = fit([record for number, record in enumerate(kept) if number not in out])
+            ratios += [pick_ms / best_ms for _, pick_ms, _, best_ms, _, _ in (outcome(kept[i], without) for i in sorted(out))]
+        within = sum(ratio <= WITHIN for ratio in ratios)
+        print(f"{left_out} left out: {within} of {len(ratios)} picks within {WITHIN} of the best, worst {max(ratios):.3f}")
 
 
 def measure(options):
@@ -210,14 +229,16 @@ def main():
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--save", type=Path, help="append the records to this file")
     parser.add_argument("--records", type=Path, help="measure nothing: take these")
-    parser.add_argument("--fit", action="store_true", help="print the costs that suit the records best")
+    parser.add_argument(
+        "--fit", action="store_true", help="print the costs that suit the records best, and try them on records left out"
+    )
     options = parser.parse_args()
     if options.save is not None:
         records.check_writable(options.save)
     kept = [json.loads(line) for line in options.records.open()] if options.records else measure(options)
     right = show(kept)
     if options.fit:
-        print(*fit(kept))
+        show_fit(kept)
     raise SystemExit(not right)
 
 

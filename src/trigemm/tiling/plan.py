@@ -1,9 +1,11 @@
 """Which tile to choose: a small one makes many independent tiles, a large one loads less. `plan` weighs that on a device.
 
-The predicted time of a product is what the slowest of three needs, after a start: the memory, which must read each operand and
-write the result once; and, on a multiprocessor, its tensor cores or the loads of its tiles out of the L2 cache. Multiprocessors
-work in waves: each takes as many tiles as it can hold, and the last wave may leave some without. A step of a tile never takes
-less than the time in which its loads arrive, shared among the steps that the pipeline keeps under way.
+A tile needs its first loads, its steps, and its store. A step takes as long as its product on the tensor cores or its loads out
+of the L2 cache; and never less than the time until its loads arrive, shared among the steps that the pipeline keeps under way.
+Multiprocessors work in waves: each takes as many tiles as it can hold, and the last wave may leave some without. Tiles held side
+by side wait at the same time, but share tensor cores, L2 cache and memory. A wave lasts for the longer: what one of its tiles
+takes by itself, or what all of them need of what they share. No product is faster than the memory, which must read each operand
+and write the result once.
 
 The rates are the device's ceilings. `Costs` has what those do not say: `benchmarks/tiles.py --fit` finds it from records.
 """
@@ -11,7 +13,7 @@ The rates are the device's ceilings. `Costs` has what those do not say: `benchma
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import ceil, inf
+from math import ceil, gcd, inf
 
 import torch
 
@@ -27,25 +29,28 @@ EDGES = (32, 64, 128, 256)  # of candidate tiles
 DEPTH_BYTES = (64, 128, 256)  # of a row of a tile of `a`
 WARP = 32
 MOST_REGISTERS = 255  # of a thread
-WARPGROUP_ROWS = 64  # a tile with fewer cannot use the products that four warps compute together
+WARPGROUP_ROWS = 64  # a tile with fewer cannot use the products that four warps compute together, while they do other things
+MMA_DEPTH_BYTES = 32  # of a row of `a`: what one instruction of the tensor cores takes
+L2_BYTES = 64  # that an L2 cache hands out at a time
+RESERVED_SHARED = 1024  # bytes of shared memory that the driver takes for each block
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What the model takes from measurement beside a device's ceilings.
 
-    start_us   of a launch: until the first tile begins, and after the last has ended
-    tile_us    of a tile: until its first loads arrive, and to write it
-    step_us    from a load to the product that uses it
-    l2_share   bytes that a multiprocessor gets out of L2 while all do, as a multiple of its share of the memory's bandwidth
-    slow_rows  rate of the tensor cores in tiles of fewer than 64 rows, as a share of their ceiling
+    start_us  of a launch: until the first tile begins, and after the last has ended
+    tile_us   of a tile: until its first loads arrive, and after its last product
+    load_us   from a load to the product that uses it, beside the time of its transfer
+    mma_us    of an instruction of the tensor cores that its warps wait for: in tiles of fewer than 64 rows
+    l2_share  bytes that a multiprocessor gets out of L2 while all do, as a multiple of its share of the memory's bandwidth
     """
 
-    start_us: float = 4.0
-    tile_us: float = 1.0
-    step_us: float = 1.0
-    l2_share: float = 3.0
-    slow_rows: float = 0.6
+    start_us: float = 3.86
+    tile_us: float = 1.17
+    load_us: float = 0.676
+    mma_us: float = 0.036
+    l2_share: float = 2.31
 
 
 COSTS = Costs()
@@ -138,7 +143,8 @@ def plan(
         found = [candidate for candidate in found if candidate.per_sm]
     if not found:
         raise ValueError(f"plan: no tile of {name} fits on a multiprocessor of {gpu.name}; name some in blocks")
-    ordered = tuple(sorted(found, key=lambda candidate: (candidate.predicted_ms, candidate.traffic.loads)))
+    # Of those as fast, to a nanosecond, the one with the fewest loads and steps.
+    ordered = tuple(sorted(found, key=lambda tile: (round(tile.predicted_ms, 6), tile.traffic.loads, -tile.block[2])))
     return Plan(m, n, k, name, gpu, diagonal, ordered, _reason(ordered, gpu))
 
 
@@ -178,14 +184,14 @@ def _candidate(m: int, n: int, k: int, dtype: str, device: Device, block: Block,
     itemsize, _ = DTYPES[dtype]
     traffic = predicted_traffic(m, n, k, bm, bn, bk, itemsize=itemsize, diagonal=diagonal)
     num_warps, num_stages = launch_options(block, dtype, device)
-    shared_bytes = num_stages * (bm + bn) * bk * itemsize
+    # Products that are not waited for keep the operands of one more step.
+    shared_bytes = (num_stages if bm >= WARPGROUP_ROWS else num_stages - 1) * (bm + bn) * bk * itemsize
     per_sm = min(
         _held_by_registers(block, dtype, num_warps, device),
-        device.shared_per_sm // shared_bytes if shared_bytes <= device.shared_per_block else 0,
+        device.shared_per_sm // (shared_bytes + RESERVED_SHARED) if shared_bytes <= device.shared_per_block else 0,
         device.warps_per_sm // num_warps,
     )
-    least = (m * k + k * n) * itemsize + traffic.stored_bytes  # both operands read and the result written once
-    seconds, bound = _time(device, dtype, block, ceil_div(k, bk), num_stages, traffic.tiles, per_sm, least, costs)
+    seconds, bound = _time((m, n, k), device, dtype, block, num_stages, traffic, per_sm, costs)
     return Candidate(
         block=block,
         num_warps=num_warps,
@@ -203,34 +209,43 @@ def _candidate(m: int, n: int, k: int, dtype: str, device: Device, block: Block,
 
 
 def _time(
-    device: Device, dtype: str, block: Block, steps: int, num_stages: int, tiles: int, per_sm: int, least: int, costs: Costs
+    sizes: Block, device: Device, dtype: str, block: Block, num_stages: int, traffic: Traffic, per_sm: int, costs: Costs
 ) -> tuple[float, str]:
-    """Seconds for `tiles` tiles of so many steps, of a product that must move `least` bytes; and what bounds them."""
+    """Seconds for a product, and what bounds it."""
     if per_sm == 0:
         return inf, "registers or shared memory"
-    bm, bn, bk = block
+    (m, n, k), (bm, bn, bk) = sizes, block
     itemsize, products = DTYPES[dtype]
-    rate = device.tensor_tflops * 1e12 / device.sms / products
-    if bm < WARPGROUP_ROWS:
-        rate *= costs.slow_rows
-    l2_rate = device.memory_gbps * 1e9 / device.sms * costs.l2_share
-    step = {
-        "tensor cores": 2 * bm * bn * bk / rate,
-        "L2 cache": (bm + bn) * bk * itemsize / l2_rate,
-    }
-    latency = costs.step_us * 1e-6 / (num_stages - 1)
+    steps = ceil_div(k, bk)
+    memory_rate = device.memory_gbps * 1e9 / device.sms
+    loads = (bm * _from_l2(min(bk, k), k, itemsize) + bk * _from_l2(min(bn, n), n, itemsize)) / (memory_rate * costs.l2_share)
+    step = {"tensor cores": 2 * bm * bn * bk * products * device.sms / (device.tensor_tflops * 1e12), "L2 cache": loads}
     longest = max(step, key=lambda name: step[name])
+    waited = 0 if bm >= WARPGROUP_ROWS else bk * itemsize / MMA_DEPTH_BYTES * costs.mma_us * 1e-6
+    arrival = (costs.load_us * 1e-6 + loads + waited) / (num_stages - 1)
+    store = bm * bn * itemsize / memory_rate
 
-    def wave(held: int) -> float:
-        """Of `held` tiles on each multiprocessor, side by side."""
-        return costs.tile_us * 1e-6 + steps * max(held * step[longest], latency)
+    def wave(held: int) -> tuple[float, dict[str, float]]:
+        """Seconds of `held` tiles side by side on each multiprocessor, and what they are made of."""
+        shared = {longest: held * steps * step[longest], "memory": held * store}
+        latency = costs.tile_us * 1e-6 + steps * max(0.0, arrival - step[longest])
+        alone = {longest: steps * step[longest], "memory": store, "latency": latency}
+        return max(((sum(parts.values()), parts) for parts in (shared, alone)), key=lambda timed: timed[0])
 
-    waves, rest = divmod(tiles, device.sms * per_sm)
-    in_last = ceil_div(rest, device.sms)
-    chip = waves * wave(per_sm) + (wave(in_last) if rest else 0)
-    memory = least / (device.memory_gbps * 1e9)
-    bound = longest if (per_sm if waves else in_last) * step[longest] > latency else "latency"
-    return costs.start_us * 1e-6 + max(chip, memory), "memory" if memory > chip else bound
+    waves, rest = divmod(traffic.tiles, device.sms * per_sm)
+    of_whole, of_last = wave(per_sm), wave(ceil_div(rest, device.sms))
+    chip = waves * of_whole[0] + (of_last[0] if rest else 0)
+    memory = ((m * k + k * n) * itemsize + traffic.stored_bytes) / (device.memory_gbps * 1e9)
+    parts = (of_whole if waves else of_last)[1]
+    return costs.start_us * 1e-6 + max(chip, memory), "memory" if memory > chip else max(parts, key=lambda name: parts[name])
+
+
+def _from_l2(length: int, row: int, itemsize: int) -> float:
+    """Bytes that the L2 cache hands out for `length` elements that follow one another, on average over rows of `row` elements.
+
+    What begins anywhere, at a multiple of so many bytes, needs more of them than what begins with one of the cache's pieces.
+    """
+    return length * itemsize + L2_BYTES - gcd(row * itemsize, L2_BYTES)
 
 
 def _reason(candidates: Sequence[Candidate], device: Device) -> str:
