@@ -69,7 +69,7 @@ class Plan:
     A precision made of parts is followed by a launch that repairs what cannot be split (see `multiply`); the two share flags.
     """
 
-    def __init__(self, cuts: Iterable[Batches], launch: Callable[[Batches, str], Launch], precision: str):
+    def __init__(self, cuts: Iterable[Batches], launch: Callable[[Batches, str], Any], precision: str):
         repaired = precision in ("bf16x6", "float16", "float16x2")
         precisions = (precision, "ieee") if repaired else (precision,)
         made = [launch(batches, each) for batches in cuts for each in precisions]

@@ -10,6 +10,7 @@ written; "any", tiles that the diagonal crosses are written whole. Sectors of me
 """
 
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -19,12 +20,15 @@ from torch import Tensor
 
 from trigemm.kernels.tiles.config import row_config
 from trigemm.kernels.tiles.descriptors import addressable, describer, has_tma
-from trigemm.kernels.tiles.multiply import multiply_add, split_rows, store_flag, store_tile
+from trigemm.kernels.tiles.multiply import multiply_add, split_rows, store_tile
 from trigemm.kernels.tiles.operand import Batches, Form, batch_offset, cut_batches, tile_pointers
+from trigemm.kernels.tiles.parts import ROWS, SplitFirst, single
 from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
 from trigemm.triangle import ceil_div
 
 LONGEST = 128
+REPAIRED = 32  # columns of a tile in the launch that repairs
+SPLIT_ROWS = tl.constexpr(ROWS)
 SCALARS = ["alpha", "fill", "diagonal", "M", "N", "group", "matrices", "size1", "size2"]
 STEPS = [f"{x}_step{dim}" for x in "ab" for dim in range(3)]
 STRIDES = ["c_batch0", "c_batch1", "c_batch2", "c_row"]
@@ -37,19 +41,61 @@ def load_block(desc, batch0, batch1, batch2, row, ROWS: tl.constexpr, COLUMNS: t
 
 
 @triton.jit
+def multiply_parts(a, a_low, b, b_low):
+    """The float32 product a @ bᵀ, [BM, BN], from the parts of `a` [BM, BK] and of `b` [BN, BK]; low x low is left out."""
+    low = tl.dot(a, b_low.T)
+    low = tl.dot(a_low, b.T, low)
+    return tl.dot(a, b.T, low * 2.0**-11)
+
+
+@triton.jit
 def product(a, a_low, a_unscale, b, alpha, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """alpha * a @ bᵀ, [BM, BN], of `b` [BN, BK], and the flags of `b`. For "float16" and "float16x2", `a` has been split."""
+    """alpha * a @ bᵀ, [BM, BN], of `b` [BN, BK], and the flags of `b`. For "float16x2", `a` has been split."""
     if PRECISION == "float16x2":
         b_high, b_low, b_unscale, flags = split_rows(b)
-        low = tl.dot(a, b_low.T)
-        low = tl.dot(a_low, b_high.T, low)
-        acc = tl.dot(a, b_high.T, low * 2.0**-11)
+        acc = multiply_parts(a, a_low, b_high, b_low)
         return acc * a_unscale[:, None] * b_unscale[None, :] * alpha, flags
-    elif PRECISION == "float16":
-        b_high, _, b_unscale, flags = split_rows(b)
-        return tl.dot(a, b_high.T) * a_unscale[:, None] * b_unscale[None, :] * alpha, flags
     else:
         return multiply_add(a, b.T, tl.zeros([BM, BN], tl.float32), PRECISION) * alpha, tl.zeros([BN], tl.int32)
+
+
+@triton.jit
+def flags_of(ptr, n):
+    """The largest of n flags."""
+    most = tl.zeros([128], tl.int32)
+    for i in range(0, n, 128):
+        place = i + tl.arange(0, 128)
+        most = tl.maximum(most, tl.load(ptr + place, mask=place < n, other=0))
+    return tl.max(most, 0)
+
+
+@triton.jit
+def multiply_tile(
+    a, a_low, a_unscale, b_desc, low_desc, unscale_ptr, batch0, batch1, batch2, column, N, alpha,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """alpha * a @ bᵀ for rows `column` to column + BN of one matrix of `b`, [BM, BN]."""
+    b = load_block(b_desc, batch0, batch1, batch2, column, BN, BK)
+    if PRECISION == "float16" or PRECISION == "float16x2":
+        columns = column + tl.arange(0, BN)
+        b_unscale = tl.load(unscale_ptr + columns, mask=columns < N, other=0.0)
+        if PRECISION == "float16":
+            acc = tl.dot(a, b.T)
+        else:
+            acc = multiply_parts(a, a_low, b, load_block(low_desc, batch0, batch1, batch2, column, BN, BK))
+        return acc * a_unscale[:, None] * b_unscale[None, :]
+    else:
+        return multiply_add(a, b.T, tl.zeros([BM, BN], tl.float32), PRECISION) * alpha
+
+
+@triton.jit
+def store_sectors(ptr, value, rows, columns, M, N, diagonal, stride, VECTOR: tl.constexpr, ALIGN: tl.constexpr):
+    """Write the sectors of a tile [BM, BN] that the triangle has a part in, and no other."""
+    SECTOR: tl.constexpr = 32 // (ptr.dtype.element_ty.primitive_bitwidth // 8)
+    in_triangle = columns[None, :] // SECTOR * SECTOR - rows[:, None] <= diagonal
+    pointers = tile_pointers(ptr, rows, columns, stride, 1, "row", VECTOR)
+    in_matrix = (rows < M)[:, None] & (columns < N // ALIGN * ALIGN)[None, :]
+    tl.store(pointers, value.to(ptr.dtype.element_ty), mask=in_triangle & in_matrix)
 
 
 @triton.jit
@@ -70,7 +116,8 @@ def store_below(ptr, value, rows, columns, M, N, diagonal, stride, VECTOR: tl.co
 
 @triton.jit(do_not_specialize=[*SCALARS, *STEPS, *STRIDES])
 def rows_kernel(
-    a_desc, b_desc, c_desc, c_ptr, flags_ptr, alpha, fill, diagonal, M, N, group, matrices, size1, size2,
+    a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
+    alpha, fill, diagonal, M, N, group, matrices, size1, size2,
     a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
     C_VECTOR: tl.constexpr, C_ALIGN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, BY_TMA: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
@@ -91,41 +138,42 @@ def rows_kernel(
     top = tile_row * BM
     inside = tl.minimum(tl.maximum((top + diagonal + 1) // BN, 0), tile_columns)  # tiles wholly in the triangle
     live = tl.minimum(tl.maximum((tl.minimum(top + BM, M) - 1 + diagonal) // BN + 1, 0), tile_columns)
-    if REST == "any":
-        inside = live
     rows = top + tl.arange(0, BM)  # [BM]
     wide_rows = rows.to(tl.int64)
     c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_VECTOR)
 
     # A batch dimension that an operand is stretched over is single in its descriptor, and its step is 0.
     a = load_block(a_desc, batch0 * a_step0, batch1 * a_step1, batch2 * a_step2, top, BM, BK)  # [BM, BK]
-    a_flags, b_flags = tl.zeros([BM], tl.int32), tl.zeros([BN], tl.int32)
+    b0, b1, b2 = batch0 * b_step0, batch1 * b_step1, batch2 * b_step2
     SPLIT: tl.constexpr = PRECISION == "float16" or PRECISION == "float16x2"
     if SPLIT:
+        matrix = ((b0 * (1 + (size1 - 1) * b_step1) + b1) * (1 + (size2 - 1) * b_step2) + b2).to(tl.int64)
+        unscale_ptr += matrix * N
+        blocks = tl.cdiv(N, SPLIT_ROWS)
+        flags = flags_of(b_flags_ptr + matrix * blocks, tl.cdiv(tl.minimum(live * BN, N), SPLIT_ROWS))
         a, a_low, a_unscale, a_flags = split_rows(a)
+        a_unscale *= alpha
+        size = tl.abs(a_unscale)
+        a_flags |= ((size < 2.0**-100) | (size > 2.0**100)).to(tl.int32)
+        tl.store(flags_ptr + tl.program_id(0), tl.maximum(tl.max(a_flags, 0), flags))
     else:
         a_low, a_unscale = a, alpha
-    for j in tl.range(0, inside, num_stages=STAGES):
-        b = load_block(b_desc, batch0 * b_step0, batch1 * b_step1, batch2 * b_step2, j * BN, BN, BK)  # [BN, BK]
-        acc, flags = product(a, a_low, a_unscale, b, alpha, PRECISION, BM, BN)
-        b_flags |= flags
-        if BY_TMA:
-            c_desc.store([batch0, batch1, batch2, top, j * BN], acc.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
-        else:
-            store_tile(c_ptr, acc, wide_rows, j * BN + tl.arange(0, BN), M, N, c_row, 1, "row", C_ALIGN)
-    for j in tl.range(inside, live, num_stages=1):  # the diagonal crosses these
-        b = load_block(b_desc, batch0 * b_step0, batch1 * b_step1, batch2 * b_step2, j * BN, BN, BK)
-        acc, flags = product(a, a_low, a_unscale, b, alpha, PRECISION, BM, BN)
-        b_flags |= flags
+    for j in tl.range(0, live, num_stages=STAGES):
+        acc = multiply_tile(
+            a, a_low, a_unscale, b_desc, low_desc, unscale_ptr, b0, b1, b2, j * BN, N, alpha,
+            PRECISION, BM, BN, BK,
+        )  # fmt: skip
         columns = j * BN + tl.arange(0, BN)  # [BN]
-        if REST == "keep":
+        if REST == "fill":
+            acc = tl.where(columns[None, :] - rows[:, None] <= diagonal, acc, fill)
+        if BY_TMA and (REST == "fill" or j < inside):
+            c_desc.store([batch0, batch1, batch2, top, j * BN], acc.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
+        elif REST == "keep":
             store_below(c_ptr, acc, wide_rows, columns, M, N, diagonal, c_row, C_VECTOR, C_ALIGN)
+        elif REST == "any":
+            store_sectors(c_ptr, acc, wide_rows, columns, M, N, diagonal, c_row, C_VECTOR, C_ALIGN)
         else:
-            value = tl.where(columns[None, :] - rows[:, None] <= diagonal, acc, fill)
-            if BY_TMA:
-                c_desc.store([batch0, batch1, batch2, top, j * BN], value.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
-            else:
-                store_tile(c_ptr, value, wide_rows, columns, M, N, c_row, 1, "row", C_ALIGN)
+            store_tile(c_ptr, acc, wide_rows, columns, M, N, c_row, 1, "row", C_ALIGN)
     if REST == "fill":
         value = tl.full([BM, BN], fill, tl.float32)
         for j in range(live, tile_columns):
@@ -133,14 +181,19 @@ def rows_kernel(
                 c_desc.store([batch0, batch1, batch2, top, j * BN], value.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
             else:
                 store_tile(c_ptr, value, wide_rows, j * BN + tl.arange(0, BN), M, N, c_row, 1, "row", C_ALIGN)
-    if SPLIT:
-        store_flag(flags_ptr, a_flags, b_flags)
 
 
 @lru_cache(PLANS)
 def takes(a: Form, b: Form, c: Form, device: torch.device) -> bool:
     """Whether this kernel can serve a product: a short inner dimension, contiguous in both operands; contiguous rows; and TMA."""
     return 0 < a.shape[-1] <= LONGEST and has_tma(device) and addressable(a) and addressable(b.mT) and c.stride[-1] == 1
+
+
+def _parts(x: Form, batches: Batches, depth: int) -> Form:
+    """The form of the parts of the second operand, (…,N,depth), which are contiguous."""
+    shape = (*single(batches.sizes, batches.strides[1]), x.shape[-2], depth)
+    strides = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    return Form(shape, strides, torch.float16, True)
 
 
 def _batched(x: Form, batches: Batches, which: int) -> Form:
@@ -154,31 +207,38 @@ def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: s
     m, n, k = *c.shape[-2:], a.shape[-1]
     described = addressable(c)
     config = row_config(a.dtype, precision, described)
-    (bm, bn, _), bk = config.blocks, max(16, triton.next_power_of_2(k))
+    bm, bk = config.blocks[0], max(16, triton.next_power_of_2(k))
     vector, align = (c.vector, c.align) if described else (1, 1)
 
-    def launch(batches: Batches, precision: str) -> Launch:
+    def launch(batches: Batches, precision: str) -> Launch | SplitFirst:
+        split = precision in ("float16", "float16x2")
+        # The launch that repairs what cannot be split is rare: small tiles compile fast.
+        bn, stages = (REPAIRED, 1) if precision == "ieee" else (config.blocks[1], config.num_stages)
+        options = {"maxnreg": config.registers} if config.registers and precision != "ieee" else {}
         describe_a = describer(_batched(a, batches, 0), [bm, bk])
         describe_b = describer(_batched(b.mT, batches, 1), [bn, bk])
         describe_c = describer(_batched(c, batches, 2), [bm, bn]) if described else None
+        describe_parts = describer(_parts(b.mT, batches, bk), [bn, bk])
 
-        def describe(a: Tensor, b: Tensor, c: Tensor) -> tuple[Any, ...]:
-            b_desc = describe_b(b)
-            return describe_a(a), b_desc, describe_c(c) if describe_c else b_desc, c  # in its place, and unused
+        def describe(a: Tensor, b: Tensor, c: Tensor, *parts: Tensor) -> tuple[Any, ...]:
+            # Where there is nothing to describe, another descriptor or tensor stands in its place, and is not used.
+            second = (*map(describe_parts, parts[:2]), *parts[2:]) if parts else (describe_b(b),) * 2 + (c, c)
+            return describe_a(a), *second, describe_c(c) if describe_c else second[0], c
 
         out_strides = [stride // vector for stride in (*batches.strides[2], c.stride[-2])]
         steps = [int(stride != 0) for strides in batches.strides[:2] for stride in strides]
-        return Launch(
+        product = Launch(
             rows_kernel,
             batches.matrices * ceil_div(m, bm),
             (
                 diagonal, m, n, config.group, batches.matrices, *batches.sizes[1:], *steps, *out_strides,
-                vector, align, rest, precision, described and (config.stores_by_tma or align == 1), bm, bn, bk, config.num_stages,
+                vector, align, rest, precision, described and (config.stores_by_tma or align == 1), bm, bn, bk, stages,
             ),
-            offsets=batches.offsets,
+            offsets=(*batches.offsets, 0, 0, 0, 0) if split else batches.offsets,
             describe=describe,
             num_warps=config.num_warps,
-            **({"maxnreg": config.registers} if config.registers else {}),
+            **options,
         )  # fmt: skip
+        return SplitFirst(b.mT, batches, bk, precision == "float16x2", product) if split else product
 
     return Plan(cut_batches(a, b, c), launch, config.precision)

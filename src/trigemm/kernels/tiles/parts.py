@@ -1,0 +1,81 @@
+"""float32 operands as float16 parts, split once for all the programs that multiply them.
+
+A program that multiplies float32 tiles on tensor cores must split them first, and every program that meets a tile splits it
+again: more instructions than the products themselves. `split_kernel` splits each row once, into memory, from where TMA brings
+the parts straight to the tensor cores. See `split_rows` for the parts.
+"""
+
+from math import prod
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from trigemm.kernels.tiles.multiply import split_rows
+from trigemm.kernels.tiles.operand import Batches, Form, batch_offset, tile_pointers
+from trigemm.kernels.tiles.plan import Launch
+from trigemm.triangle import ceil_div
+
+ROWS = 64
+
+
+@triton.jit(do_not_specialize=["N", "K", "size1", "size2", "x_batch0", "x_batch1", "x_batch2", "x_row"])
+def split_kernel(
+    x_ptr, high_ptr, low_ptr, unscale_ptr, flags_ptr, N, K, size1, size2, x_batch0, x_batch1, x_batch2, x_row,
+    VECTOR: tl.constexpr, ALIGN: tl.constexpr, BOTH: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """The parts of rows of one matrix, [ROWS, BK], to contiguous memory, and a flag: 1 if one of the rows cannot be split."""
+    blocks = tl.cdiv(N, ROWS)
+    batch = tl.program_id(0) // blocks
+    rows = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, BK)
+    x_ptr += batch_offset(batch, size1, size2, x_batch0, x_batch1, x_batch2, VECTOR)
+    in_matrix = (rows < N)[:, None] & (columns < K // ALIGN * ALIGN)[None, :]
+    x = tl.load(tile_pointers(x_ptr, rows, columns, x_row, 1, "row", VECTOR), mask=in_matrix, other=0.0)
+    high, low, unscale, flags = split_rows(x)
+    places = batch.to(tl.int64) * N + rows
+    tl.store(flags_ptr + tl.program_id(0), tl.max(flags, 0))
+    tl.store(unscale_ptr + places, unscale, mask=rows < N)
+    tl.store(high_ptr + places[:, None] * BK + columns[None, :], high, mask=(rows < N)[:, None])
+    if BOTH:
+        tl.store(low_ptr + places[:, None] * BK + columns[None, :], low, mask=(rows < N)[:, None])
+
+
+class SplitFirst:
+    """A launch of products of (a, b, out) and of what was split before it: (high, low, unscale, flags) of `b`, (…,N,K).
+
+    high and low are (…,N,depth), zero beyond K; unscale is (…,N); there is a flag for each ROWS rows of a matrix. A batch
+    dimension that `b` is stretched over is single in them. Where one part is enough, low is high.
+    """
+
+    def __init__(self, b: Form, batches: Batches, depth: int, both: bool, product: Launch):
+        self.product, self.programs, self.both = product, product.programs, both
+        strides = batches.strides[1]
+        self.sizes = single(batches.sizes, strides)
+        self.shape = (*self.sizes, b.shape[-2], depth)
+        self.blocks = prod(self.sizes) * ceil_div(b.shape[-2], ROWS)
+        self.split = Launch(
+            split_kernel,
+            self.blocks,
+            (
+                *b.shape[-2:], *self.sizes[1:], *(n // b.vector for n in (*strides, b.stride[-2])),
+                b.vector, b.vector if b.shape[-1] % b.vector == 0 else 1, both, ROWS, depth,
+            ),
+            offsets=(batches.offsets[1], 0, 0, 0),
+            num_warps=4,
+        )  # fmt: skip
+
+    def __call__(self, tensors: tuple[Tensor, ...], flags: Tensor, scalars: tuple[float, ...]) -> None:
+        b = tensors[1]
+        high = torch.empty(self.shape, dtype=torch.float16, device=b.device)
+        low = torch.empty_like(high) if self.both else high
+        unscale = torch.empty(self.shape[:-1], dtype=torch.float32, device=b.device)
+        split_flags = torch.empty(self.blocks, dtype=torch.int32, device=b.device)
+        self.split((b, high, low, unscale), split_flags, ())
+        self.product((*tensors, high, low, unscale, split_flags), flags, scalars)
+
+
+def single(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Batch sizes, 1 for each that an operand is stretched over."""
+    return tuple(size if stride else 1 for size, stride in zip(sizes, strides, strict=True))
