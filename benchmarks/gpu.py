@@ -61,7 +61,7 @@ STEPS = (
          environment=(("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),)),
     Step("racecheck", "check", 200, (*SANITIZER, "--tool", "racecheck", *_script("sanitize"))),
     Step("bench", "measure", 240, _script("gpu", "bench", "--out", "OUT"), "benchmarks/results/h200.jsonl"),
-    Step("tiles", "measure", 150, _script("tiles", "--save", "OUT", "--fit"), "benchmarks/tiles/h200.jsonl"),
+    Step("tiles", "measure", 150, _script("tiles", "--save", "OUT"), "benchmarks/tiles/h200.jsonl"),
     Step("attention", "measure", 200, _script("attention", "--save", "OUT"), "benchmarks/attention/h200.jsonl"),
     Step("reductions", "measure", 80, _script("tensor", "--sweep", "--seconds", "60")),
     Step("primitives", "measure", 300, _script("tensor", "--save", "OUT", "--seconds", "250"), "benchmarks/tensor/h200.jsonl"),
