@@ -23,10 +23,11 @@ from unittest.mock import patch
 import torch
 
 from trigemm.kernels.tiles import gemmt, rows, syrk, trmm
-from trigemm.kernels.tiles.config import Config, RowConfig, product_config, row_config
+from trigemm.kernels.tiles.config import Config, RowConfig, TriangleConfig, product_config, row_config, triangle_config
 from trigemm.lab import environment, records
 from trigemm.lab.budget import torch_matmul
 from trigemm.lab.timing import interleaved
+from trigemm.triangle import Triangle
 
 REFERENCE = (8, 12, 1024, 64)
 LARGE = (1, 1, 4096, 4096)
@@ -64,6 +65,11 @@ def product_candidates(precision, depths=(64,), warps=(4, 8), stages=(2, 3, 4), 
         yield Config(precision, (bm, bn, bk), each, depth)
 
 
+def triangle_candidates(precision, depths=(64,)):
+    for config, by_tma in product(product_candidates(precision, depths, shapes=((128, 128), (128, 256))), (True, False)):
+        yield TriangleConfig(**asdict(config), by_tma=by_tma)
+
+
 def cases():
     """Every case, by name."""
     split = ((128, 64, 8), (128, 64, 4), (64, 64, 4), (128, 32, 4), (64, 32, 4))
@@ -75,9 +81,9 @@ def cases():
         Case("scores", "bfloat16", "highest", REFERENCE, tuple(row_candidates("tf32"))),
         Case("scores", "float32", "highest", REFERENCE, tuple(row_candidates("float16x2", (96,), (None, 128), split[:2])), -1.0),
         Case("scores", "bfloat16", "highest", REFERENCE, tuple(row_candidates("tf32", (32, 96))), -1.0),
-        *(Case(each, "bfloat16", "highest", LARGE, tuple(product_candidates("tf32"))) for each in ("gemmt", "syrk")),
-        *(Case(each, "float32", "highest", LARGE, tuple(product_candidates("bf16x6", (32, 64)))) for each in ("gemmt", "syrk")),
-        Case("gemmt", "float32", "high", LARGE, tuple(product_candidates("bf16x3", (32, 64)))),
+        *(Case(each, "bfloat16", "highest", LARGE, tuple(triangle_candidates("tf32"))) for each in ("gemmt", "syrk")),
+        *(Case(each, "float32", "highest", LARGE, tuple(triangle_candidates("bf16x6", (32, 64)))) for each in ("gemmt", "syrk")),
+        Case("gemmt", "float32", "high", LARGE, tuple(triangle_candidates("bf16x3", (32, 64)))),
         Case("trmm", "bfloat16", "highest", VALUES, tuple(product_candidates("tf32", (64, 128)))),
         Case("trmm", "float32", "high", VALUES, tuple(product_candidates("bf16x3", (32, 64)))),
         Case("trmm", "float32", "highest", VALUES, tuple(product_candidates("bf16x6", (32, 64)))),
@@ -114,7 +120,8 @@ def call_of(case, a, b, out) -> Callable[[], None]:
 def configured(case, config, call):
     """The call with a configuration in place of the package's: it makes its plan now, and keeps it."""
     module = {"scores": rows, "gemmt": gemmt, "syrk": syrk, "trmm": trmm}[case.operation]
-    name, plans = ("row_config", rows.plan) if module is rows else ("product_config", module._plan)
+    name = {"scores": "row_config", "trmm": "product_config"}.get(case.operation, "triangle_config")
+    plans = rows.plan if module is rows else module._plan
     plans.cache_clear()
     made = []
 
@@ -139,10 +146,19 @@ def compile_ahead(case, config):
     return None
 
 
+def config_in_use(case):
+    """What the package takes for a case."""
+    dtype, (length, depth) = getattr(torch, case.dtype), case.shape[2:]
+    if case.operation == "scores":
+        return row_config(dtype, case.precision)
+    if case.operation == "trmm":
+        return product_config(case.operation, dtype, case.precision)
+    return triangle_config(case.operation, dtype, case.precision, Triangle(length, length).size, depth)
+
+
 def tune(case, pool, rounds):
     """Records of all candidates of a case, the fastest first."""
-    in_use = row_config if case.operation == "scores" else partial(product_config, case.operation)
-    used = in_use(getattr(torch, case.dtype), case.precision)
+    used = config_in_use(case)
     candidates = list(dict.fromkeys([used, *case.candidates]))
     refusals = list(pool.map(partial(compile_ahead, case), candidates))
     a, b, out = operands(case)

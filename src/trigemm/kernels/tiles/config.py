@@ -34,6 +34,18 @@ FLOAT32 = {
 
 
 @dataclass(frozen=True)
+class TriangleConfig(Config):
+    """The same for a result of which one triangle is computed, gemmt's and syrk's. BN may be twice BM.
+
+    by_tma  whether TMA loads the operands, where it can address them
+    side    tiles are counted square by square, of so many rows and columns; 0: as large as a tile
+    """
+
+    by_tma: bool = False
+    side: int = 0
+
+
+@dataclass(frozen=True)
 class RowConfig(Config):
     """The same for products by rows of tiles.
 
@@ -58,6 +70,11 @@ ROW_FLOAT32 = {
 def product_config(operation: str, dtype: torch.dtype, precision: str) -> Config:
     """For an operation by tiles; `precision` is "highest", "high" or "medium" and concerns float32 alone."""
     return FLOAT32[precision] if dtype == torch.float32 else HALF[operation]
+
+
+def triangle_config(operation: str, dtype: torch.dtype, precision: str, entries: int, k: int) -> TriangleConfig:
+    """For gemmt or syrk: `entries` of the triangle, of `k` products each."""
+    return TriangleConfig(**vars(product_config(operation, dtype, precision)))
 
 
 def row_config(dtype: torch.dtype, precision: str, aligned: bool = True) -> RowConfig:

@@ -1,0 +1,118 @@
+"""gemmt and syrk in each form of their tiles: square, wide with half tiles, counted by squares; loaded by TMA or by pointers."""
+
+import math
+
+import pytest
+import torch
+
+from trigemm import reference
+from trigemm.kernels.tiles import gemmt as gemmt_module
+from trigemm.kernels.tiles import syrk as syrk_module
+from trigemm.kernels.tiles.config import TriangleConfig
+from trigemm.kernels.tiles.gemmt import gemmt
+from trigemm.kernels.tiles.operand import form_of
+from trigemm.kernels.tiles.syrk import syrk
+
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow):RuntimeWarning")  # NumPy's, in the interpreter
+NAN = math.nan
+FORMS = {
+    "square": TriangleConfig("tf32", (16, 16, 16), 4, 2),
+    "square by TMA, in groups": TriangleConfig("tf32", (16, 16, 16), 4, 2, by_tma=True, side=64),
+    "tall": TriangleConfig("tf32", (32, 16, 16), 4, 2),
+    "wide": TriangleConfig("tf32", (16, 32, 16), 4, 2),
+    "wide by TMA": TriangleConfig("tf32", (16, 32, 16), 4, 2, by_tma=True),
+    "wide, in groups": TriangleConfig("tf32", (16, 32, 16), 4, 2, side=64),
+}
+PARTS = TriangleConfig("bf16x6", (16, 32, 16), 4, 2)
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Makes both operations take a configuration."""
+
+    def take(config):
+        for module in (gemmt_module, syrk_module):
+            module._plan.cache_clear()
+            monkeypatch.setattr(module, "triangle_config", lambda *_: config)
+
+    yield take
+    for module in (gemmt_module, syrk_module):
+        module._plan.cache_clear()
+
+
+def framed(*shape, columns_first=False):
+    """A NaN result inside a NaN frame, and the frame."""
+    frame = torch.full((*shape[:-2], shape[-2] + 8, shape[-1] + 16), NAN)
+    frame = frame.mT.contiguous().mT if columns_first else frame
+    return frame[..., 4:-4, 8:-8], frame
+
+
+def check(out, frame, expected, size):
+    error = (out.double() - expected).abs()
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert (error.nan_to_num(0.0) <= 1e-6 * size + 1e-30).all(), error.nan_to_num().max()
+    assert frame.isnan().sum() - out.isnan().sum() == frame.numel() - out.numel()
+
+
+def random(*shape, columns_first=False, aligned=True):
+    """Random matrices; `aligned`, their rows (or columns) start at multiples of 16 bytes, so that TMA can address them."""
+    rows, columns = reversed(shape[-2:]) if columns_first else shape[-2:]
+    x = torch.randn(*shape[:-2], rows, columns + (-columns % 4 if aligned else 0))[..., :columns]
+    return x.mT if columns_first else x
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gemmt(form, use):
+    use(FORMS[form])
+    for m, n, k, diagonal, fill in [
+        (1, 1, 1, 0, None),
+        (7, 33, 20, 5, 0.5),
+        (33, 7, 5, -17, None),
+        (65, 90, 17, 16, -math.inf),
+        (90, 65, 8, -16, None),
+        (40, 70, 16, 70, 2.0),
+        (40, 17, 16, -40, 2.0),
+    ]:
+        transposed = m == 90
+        a = random(m, k, columns_first=transposed).expand(2, m, k)
+        b = random(2, k, n, columns_first=n == 70, aligned=n != 33)
+        out, frame = framed(2, m, n, columns_first=transposed)
+        gemmt(a, b, out, alpha=0.5, diagonal=diagonal, fill=fill, precision="highest")
+        expected = reference.gemmt(a, b, alpha=0.5, diagonal=diagonal, fill=NAN if fill is None else fill)
+        check(out, frame, expected, a.double().abs() @ b.double().abs())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gemmt_that_need_not_keep_the_rest(form, use):
+    use(FORMS[form])
+    a, b = random(50, 20), random(20, 70)
+    out, frame = framed(50, 70)
+    gemmt(a, b, out, alpha=1.0, diagonal=3, fill=None, precision="highest", keep=False)
+    inside = reference.triangle_mask(50, 70, "lower", 3)
+    out[~inside] = NAN
+    check(out, frame, reference.gemmt(a, b, diagonal=3, fill=NAN), a.double().abs() @ b.double().abs())
+
+
+@pytest.mark.parametrize("form", [name for name in FORMS if name != "tall"])
+def test_syrk(form, use):
+    use(FORMS[form])
+    for n, k, uplo, beta in [(1, 1, "full", 0.0), (33, 20, "lower", 0.0), (97, 17, "full", -2.0), (70, 16, "lower", 0.5)]:
+        a, c = random(2, n, k, columns_first=n == 70), random(n, n, aligned=n != 97).expand(2, n, n)
+        c = c if uplo == "full" else torch.where(reference.triangle_mask(n, n), c, NAN)
+        out, frame = framed(2, n, n, columns_first=n == 33)
+        syrk(a, c if beta else None, out, alpha=0.5, beta=beta, uplo=uplo, precision="highest")
+        expected = reference.syrk(a, alpha=0.5, uplo=uplo, **({"beta": beta, "c": c} if beta else {}))
+        check(out, frame, expected, reference.syrk(a.abs()) + abs(beta) * c.double().abs().nan_to_num())
+        assert uplo == "lower" or torch.equal(out, out.mT) or beta
+
+
+def test_each_program_of_either_width_has_a_flag_of_its_own(use):
+    """What cannot be split in a row of `a` flags the programs of that row of tiles: two whole tiles and a half one."""
+    use(PARTS)
+    a, b, out = torch.ones(80, 16), torch.ones(16, 80), torch.empty(80, 80)
+    a[66, 3] = 1e-38
+    plan = gemmt_module._plan(*map(form_of, (a, b, out)), out.device, 0, "fill", "highest")
+    flags = torch.full((plan.flags,), -1, dtype=torch.int32)
+    plan.launches[0]((a, b, out), flags, (1.0, 0.0))
+    assert (flags >= 0).all()
+    assert flags.sum() == 3
