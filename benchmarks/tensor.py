@@ -8,22 +8,18 @@ measurement, printed and saved (--save) as soon as it is made.
 """
 
 import argparse
-import importlib.util
-import statistics
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy
 import torch
 from tensor_cases import Call, cases, make_backend
+from tensor_training import host_times, measure_training, waiter
 
 from trigemm.lab import environment, records
 from trigemm.lab.timing import ceilings, interleaved
 
 SMALL, OVER = 2**16, 100  # elements below which a sample on the CPU is of so many calls
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 class Recorder:
@@ -108,25 +104,6 @@ def measure_operations(recorder: Recorder, sizes, only, copy_gbps: float) -> Non
             print(f"worst row: {worst}, {rows[worst]:.2f} of {name}")
 
 
-def host_times(calls: dict[str, Call], wait: Call, repeats: int) -> dict[str, tuple[float, float, float]]:
-    """Median, 20th and 80th percentile of each call by the host's clock, until the device is done, in ms; they take turns."""
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(repeats + 1):
-        for name, call in calls.items():
-            wait()
-            begin = time.perf_counter()
-            call()
-            wait()
-            if turn:  # the first compiles
-                samples[name].append(1e3 * (time.perf_counter() - begin))
-    fifths = {name: statistics.quantiles(times, n=5, method="inclusive") for name, times in samples.items()}
-    return {name: (statistics.median(times), fifths[name][0], fifths[name][3]) for name, times in samples.items()}
-
-
-def waiter(device: str) -> Call:
-    return torch.cuda.synchronize if device != "cpu" else lambda: None
-
-
 def measure_chain(recorder: Recorder) -> None:
     """1,000 small operations: launched one by one, and replayed."""
     from trigemm.tensor import Tensor
@@ -158,55 +135,6 @@ def measure_chain(recorder: Recorder) -> None:
             "chain", {"ours": "trigemm.tensor", "torch": "torch eager", "replayed": "trigemm.tensor, replayed"}[name],
             {"operations": count, "elements": 1024}, timing, baseline_ms=theirs, speedup=theirs / timing[0], clock="host",
             cold_l2=False,
-        )  # fmt: skip
-
-
-def load_example(name: str):
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def measure_training(recorder: Recorder, compiled: bool) -> None:
-    """Tokens a second of the training example with its default sizes; ten steps a sample.
-
-    One trainer after the other is compiled, compared with PyTorch's first loss, and timed in turns with PyTorch eager.
-    """
-    gpt, twin = load_example("train_gpt"), load_example("train_gpt_torch")
-    on_gpu = recorder.device != "cpu"
-    config, batch, steps = gpt.Config(vocabulary=97), 8, 10 if on_gpu else 2
-    start = gpt.initial_weights(config, seed=0)
-    backend = make_backend(recorder.device)
-    makers = {"torch eager": lambda: twin.Trainer(config, start, recorder.device)}
-    makers["trigemm.tensor"] = lambda: gpt.Trainer(config, start, backend)
-    if on_gpu:
-        makers["trigemm.tensor, replayed"] = lambda: gpt.Trainer(config, start, backend, capture=True)
-    if compiled:
-        makers["torch.compile"] = lambda: twin.Trainer(config, start, recorder.device, compiled=True)
-    data = numpy.random.default_rng(0).integers(0, config.vocabulary, 20_000)
-    batches = [gpt.draw_batch(data, batch, config.positions, 0, step) for step in range(steps)]
-    wait, calls, first = waiter(recorder.device), {}, None
-    for name, make in makers.items():
-        if recorder.time_is_up(f"training, {name}"):
-            continue
-        print(f"training, {name}: compiling …", end=" ", flush=True)
-        begin, trainer = time.monotonic(), make()
-        loss = trainer.train(batches[0]).item()
-        print(f"{time.monotonic() - begin:.0f} s", flush=True)
-        first = first or loss
-        if not abs(loss / first - 1) <= 1e-4:
-            raise SystemExit(f"training, {name}: the first loss is {loss}, torch's {first}")
-        calls[name] = lambda trainer=trainer: [trainer.train(each) for each in batches]
-        times = host_times({each: calls[each] for each in ("torch eager", name)}, wait, 8 if on_gpu else 3)
-        timing, theirs = tuple(ms / steps for ms in times[name]), times["torch eager"][0] / steps
-        rate, speedup = batch * config.positions / timing[0] * 1e3, theirs / timing[0]
-        print(f"training, {name}: {timing[0]:.2f} ms a step, {rate:,.0f} tokens/s: {speedup:.2f}x", flush=True)
-        recorder.add(
-            "training_step", name, {"B": batch, "T": config.positions, "layers": config.layers, "NH": config.heads,
-            "C": config.width, "V": config.vocabulary}, timing, baseline_ms=theirs, speedup=speedup, tokens_per_s=rate,
-            clock="host", cold_l2=False,
         )  # fmt: skip
 
 
