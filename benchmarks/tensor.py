@@ -61,9 +61,16 @@ def repeated(call: Call, times: int) -> Call:
     return calls if times > 1 else call
 
 
+def copy_of(floats_moved: int, device: str) -> Call:
+    """A copy that reads and writes so many elements of four bytes in all."""
+    source = torch.zeros(floats_moved // 2, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
 def measure_operations(recorder: Recorder, sizes, only, copy_gbps: float) -> None:
     on_gpu = recorder.device != "cpu"
-    shares, speedups = {}, {}
+    shares, alike, speedups = {}, {}, {}
     for elements in sizes:
         over = OVER if elements < SMALL and not on_gpu else 1
         for case in cases(recorder.device, elements, make_backend(recorder.device)):
@@ -74,6 +81,8 @@ def measure_operations(recorder: Recorder, sizes, only, copy_gbps: float) -> Non
             calls = {"ours": case.ours, "torch": case.theirs}
             if case.others:
                 calls["cupy" if on_gpu else "numpy"] = case.others
+            if on_gpu and case.floats_moved is not None:
+                calls["copy"] = copy_of(case.floats_moved, recorder.device)
             times = {}
             for names in [["ours", "torch"], ["numpy"]] if case.floats_moved is None else [list(calls)]:
                 times |= interleaved(  # NumPy's BLAS apart: its threads still wait for more while the next product begins
@@ -81,7 +90,7 @@ def measure_operations(recorder: Recorder, sizes, only, copy_gbps: float) -> Non
                     device=recorder.device, cold=over == 1,
                 )  # fmt: skip
             timing = tuple(ms / over for ms in (times["ours"].median_ms, times["ours"].p20_ms, times["ours"].p80_ms))
-            rivals = {name: times[name].median_ms / over for name in calls if name != "ours"}
+            rivals = {name: times[name].median_ms / over for name in calls if name not in ("ours", "copy")}
             fastest = min(rivals, key=rivals.get)
             speedups[label] = rivals[fastest] / timing[0]
             listed = ", ".join(f"{name} {1e3 * ms:.1f}" for name, ms in rivals.items())
@@ -91,6 +100,10 @@ def measure_operations(recorder: Recorder, sizes, only, copy_gbps: float) -> Non
                 more = {"floor_ms": floor, "floor_share": floor / timing[0]}
                 if over == 1:
                     shares[label], share = floor / timing[0], f", {100 * floor / timing[0]:3.0f}% of copy bandwidth"
+            if "copy" in times:
+                more["copy_ms"] = times["copy"].median_ms
+                alike[label] = more["copy_ms"] / timing[0]
+                share += f", {100 * alike[label]:3.0f}% of a copy's speed with as many bytes"
             print(f"{label:34} {1e3 * timing[0]:9.1f} us; {listed}: {speedups[label]:5.2f}x{share}", flush=True)
             recorder.add(
                 case.name, "trigemm.tensor", {"elements": elements, **{f"axis{i}": size for i, size in enumerate(case.shape)}},
@@ -98,7 +111,8 @@ def measure_operations(recorder: Recorder, sizes, only, copy_gbps: float) -> Non
                 fastest_rival=fastest, **({} if over == 1 else {"cold_l2": False}), **more,
                 **{f"{name}_ms": ms for name, ms in rivals.items()},
             )  # fmt: skip
-    for name, rows in (("copy bandwidth", shares), ("the faster rival's speed", speedups)):
+    worst_of = {"copy bandwidth": shares, "a copy's speed with as many bytes": alike, "the faster rival's speed": speedups}
+    for name, rows in worst_of.items():
         if rows:
             worst = min(rows, key=rows.get)
             print(f"worst row: {worst}, {rows[worst]:.2f} of {name}")
