@@ -11,7 +11,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from trigemm.kernels.strips.geometry import ALIGN, Block, Strip, blocks, gpu_height, length, strips
+from trigemm.kernels.strips.geometry import ALIGN, Block, Strip, blocks, length, strips
+from trigemm.kernels.strips.halves import fill_by_halves, gemmt_by_halves
 from trigemm.kernels.strips.product import (
     array,
     batches,
@@ -84,6 +85,9 @@ def triangle_product(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: 
     """alpha * a @ b into the entries of `out` that belong to the triangle; without `keep` the others may hold anything then."""
     if abs(out.stride(-2)) < abs(out.stride(-1)):
         a, b, out, triangle = b.mT, a.mT, out.mT, triangle.transposed
+    if out.device.type != "cpu":
+        gemmt_by_halves(a, b, out, alpha, triangle, keep)
+        return
     a, b = operand(a), operand(b)
     *batch, rows, depth = a.shape
     columns, matrices = b.shape[-1], prod(batch)
@@ -127,14 +131,12 @@ def _side_by_side(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Tri
 
 
 def _one_by_one(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, keep: bool) -> None:
-    """One strip after the other, each with all threads; on other devices than the CPU too."""
+    """One strip after the other, each with all threads."""
     *batch, rows, depth = a.shape
     columns, matrices = b.shape[-1], prod(batch)
     direct = takes_sums(out)
     limit = max(1, GROUP if direct else 2**22 // (min(rows, 512) * columns))
     heights = strip_heights(min(limit, matrices), rows, columns, depth)
-    if out.device.type != "cpu":
-        limit, heights = matrices, (gpu_height(rows),)
     for a_part, b_part, out_part in groups(limit, a, b, out):
         left, right = array(a_part), array(b_part)
         left, factor = scaled(left, alpha, right) if 4 * depth <= columns else (left, alpha)
@@ -163,13 +165,15 @@ def _at_once(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle
 
 def fill_outside(out: Tensor, triangle: Triangle, fill: float) -> None:
     """Set the entries of `out` that do not belong to the triangle."""
+    if out.device.type != "cpu":
+        fill_by_halves(out, triangle, fill)
+        return
 
     def write(strip: Strip) -> None:
         out[..., strip.rows, strip.beyond].fill_(fill)
         set_outside(out[..., strip.rows, strip.jagged], strip.inside, fill)
 
-    height = FILL_HEIGHT if out.device.type == "cpu" else gpu_height(triangle.rows)
-    side_by_side(write, list(strips(triangle, height)), out.device)
+    side_by_side(write, list(strips(triangle, FILL_HEIGHT)), out.device)
 
 
 def gemmt(

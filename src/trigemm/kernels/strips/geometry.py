@@ -38,7 +38,7 @@ class Block:
 
 
 def gpu_height(rows: int) -> int:
-    """Height of strips on a GPU, which wants few and large products: four strips are 5/8 of the square.
+    """Height of strips on a GPU, which wants few and large calls.
 
     >>> gpu_height(4096), gpu_height(100)
     (1024, 256)

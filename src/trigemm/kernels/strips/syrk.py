@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from trigemm.kernels.strips.gemmt import fill_outside, triangle_product
-from trigemm.kernels.strips.geometry import Strip, gpu_height, strips
+from trigemm.kernels.strips.geometry import Strip, strips
+from trigemm.kernels.strips.halves import mirror_by_halves
 from trigemm.kernels.strips.product import sum_dtype
 from trigemm.kernels.strips.workers import side_by_side
 from trigemm.triangle import Triangle
@@ -32,6 +33,9 @@ def syrk(a: Tensor, c: Tensor | None, out: Tensor, *, alpha: float, beta: float,
 
 def _mirror(x: Tensor, triangle: Triangle) -> None:
     """Copy what lies below the diagonal to above it."""
+    if x.device.type != "cpu":
+        mirror_by_halves(x, triangle)
+        return
 
     def mirror(strip: Strip) -> None:
         x[..., : strip.rows.start, strip.rows] = x[..., strip.rows, : strip.rows.start].mT
@@ -39,5 +43,4 @@ def _mirror(x: Tensor, triangle: Triangle) -> None:
         belongs = torch.ones(corner.shape[-2:], dtype=torch.bool, device=x.device).tril_()
         corner.copy_(torch.where(belongs, corner, corner.mT))
 
-    height = HEIGHT if x.device.type == "cpu" else gpu_height(triangle.rows)
-    side_by_side(mirror, list(strips(triangle, height)), x.device)
+    side_by_side(mirror, list(strips(triangle, HEIGHT)), x.device)

@@ -4,13 +4,12 @@ A strip of the triangle is a rectangle and a jagged part along the diagonal. The
 jagged in these is copied with zeros outside the triangle, so that nothing else of `a` is ever multiplied.
 """
 
-from math import prod
-
 import numpy
 import torch
 from torch import Tensor
 
-from trigemm.kernels.strips.geometry import blocks, gpu_height, length, strips
+from trigemm.kernels.strips.geometry import blocks, length, strips
+from trigemm.kernels.strips.halves import trmm_by_halves
 from trigemm.kernels.strips.product import array, groups, masked, multiply, operand, store, sum_dtype, takes_sums
 from trigemm.triangle import Triangle, Uplo
 
@@ -27,11 +26,13 @@ def trmm(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, uplo: Uplo, diagona
     triangle = Triangle(a.shape[-2], a.shape[-1], uplo, diagonal)
     if out.numel() == 0:
         return
+    if out.device.type != "cpu":
+        trmm_by_halves(a, b, out, alpha, triangle)
+        return
     direct = takes_sums(out)
-    limit, heights = (GROUP, HEIGHTS) if out.device.type == "cpu" else (prod(out.shape[:-2]), (gpu_height(triangle.rows),) * 2)
-    for a_part, b_part, out_part in groups(limit, operand(a), operand(b), out):
+    for a_part, b_part, out_part in groups(GROUP, operand(a), operand(b), out):
         left, right = array(a_part), array(b_part)
-        for strip in strips(triangle, heights[0]):
+        for strip in strips(triangle, HEIGHTS[0]):
             target = out_part[..., strip.rows, :]
             sums = array(target if direct else torch.empty_like(target, dtype=sum_dtype(out.dtype)))
             panel = left[..., strip.rows, :]
@@ -40,7 +41,7 @@ def trmm(a: Tensor, b: Tensor, out: Tensor, *, alpha: float, uplo: Uplo, diagona
             else:
                 sums[...] = 0
             corner, below = panel[..., strip.jagged], right[..., strip.jagged, :]
-            for block in blocks(strip.inside, heights[1:]):
+            for block in blocks(strip.inside, HEIGHTS[1:]):
                 piece = corner[..., block.rows, block.columns]
                 if block.inside is not None:
                     piece = masked(piece, block.inside)
