@@ -7,7 +7,7 @@ import torch
 
 from trigemm import reference
 from trigemm.kernels.tiles.attention import accelerated, causal_attention, causal_attention_backward, on_device
-from trigemm.kernels.tiles.attention_config import TABLE, attention_config
+from trigemm.kernels.tiles.attention_config import TABLE, Config, attention_config
 from trigemm.kernels.tiles.descriptors import addressable
 from trigemm.kernels.tiles.operand import form_of
 
@@ -122,6 +122,26 @@ def test_masks_caps_and_scales(form, device):
         problem.forward()
     problem.check_forward()
     problem.check_backward()
+
+
+@pytest.mark.parametrize(
+    ("shape", "fill"), [((1, 2, 1, 70, 70, 16), -2.5), ((2, 2, 1, 40, 88, 16), None)], ids=["square", "cached"]
+)
+@pytest.mark.parametrize(
+    "form",
+    [{}, {"key_lengths": torch.tensor([37, 0])}, {"window": 20}, {"window": 20, "key_mask": torch.arange(88) % 5 > 2}],
+    ids=["plain", "lengths", "window", "window and mask"],
+)
+def test_many_rows_of_tiles(form, shape, fill, device, monkeypatch):
+    """Each row of tiles stores the weights of another that no key needs, whichever of the two has more of them."""
+    monkeypatch.setitem(TABLE["weights"][16], 64, Config(16, 16, 4, 2))
+    batch, keys = shape[0], shape[4]
+    form = dict(form)
+    if "key_lengths" in form:
+        form["key_lengths"] = form["key_lengths"][:batch].to(device)
+    if "key_mask" in form:
+        form["key_mask"] = form["key_mask"][:keys].expand(batch, keys).to(device)
+    Problem(device, shape, torch.float16, heads=(1,), fill=fill, **form).forward().check_forward()
 
 
 def test_losses_on_a_part_of_the_results(device):

@@ -41,7 +41,7 @@ TABLE: dict[str, dict[int, dict[int, Config]]] = {
         32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
     },
     "weights": {
-        16: {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
+        16: {64: Config(64, 32, 4, 3, registers=80), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
         32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
     },
     "columns": {

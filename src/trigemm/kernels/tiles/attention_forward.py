@@ -6,9 +6,10 @@ Each program has BM queries of one head and streams the keys that they see, BN a
     with weights      two passes: the first makes the statistics alone; the second makes the scores again, and so each weight in
                       its final form, stores it once and adds its part to the output
 
-The weights that no key needs (above the diagonal, beyond a window or a length) are stored before the first pass, which stores
-nothing: both proceed together. Without a fill, what lies above the diagonal may hold anything: tiles are stored whole, since
-sectors of memory written in part cost much more.
+Tiles of weights that no key needs (above the diagonal, beyond a window or a length) are stored during the first pass, which
+stores nothing else: one for each tile of keys, by the threads, and of another row of tiles, counted from the other end. A long row
+has few such tiles and many keys, and a short one the reverse. Without a fill, what lies above the diagonal may hold anything: tiles
+are stored whole, since sectors of memory written in part cost much more.
 """
 
 import triton
@@ -56,21 +57,48 @@ def store_weights(
 
 
 @triton.jit
+def store_blank(
+    w_ptr, matrix, top, place, before, after, fill, diagonal, T, S, w_row,
+    W_ALIGN: tl.constexpr, ZEROS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Store the tile of weights that is number `place` of those that no key needs: tiles 0 to `before`, and from `after` on.
+
+    Without ZEROS, all of these lie above the diagonal.
+    """
+    columns = tl.where(place < before, place, after + place - before) * BN + tl.arange(0, BN)
+    rows = top.to(tl.int64) + tl.arange(0, BM)
+    value = tl.full([BM, BN], fill, tl.float32)
+    if ZEROS:
+        value = tl.where(columns[None, :] - rows[:, None] > diagonal, value, 0.0)
+    store_tile(w_ptr + matrix.to(tl.int64) * T * S, value, rows, columns, T, S, w_row, 1, "row", W_ALIGN)
+
+
+@triton.jit
 def add_statistics(
-    top, total, k_flags, q, q_low, q_unscale, k, batch, kv_head, begin, end, rows,
-    factor, inner, diagonal, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column,
-    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, MASKED: tl.constexpr, SCORES: tl.constexpr,
-    WINDOW: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    top, total, k_flags, q, q_low, q_unscale, k, w_ptr, batch, kv_head, matrix, begin, end, rows,
+    start, other, before, after, blanks,
+    factor, inner, fill, diagonal, T, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column, w_row,
+    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, W_ALIGN: tl.constexpr, MASKED: tl.constexpr, SCORES: tl.constexpr,
+    WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
     SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """First pass: maximum and sum of powers of each row, with tiles `begin` to `end` added."""
+    """First pass: maximum and sum of powers of each row, with tiles `begin` to `end` added.
+
+    Tile j also stores number j - `start` of the `blanks` of the row of tiles at `other`.
+    """
     for j in range(begin, end):
+        if j - start < blanks:
+            store_blank(
+                w_ptr, matrix, other, j - start, before, after, fill, diagonal, T, S, w_row,
+                W_ALIGN, WINDOW or LENGTHS, BM, BN,
+            )  # fmt: skip
         tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
         scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
         k_flags |= flags
         if MASKED:
             columns = j * BN + tl.arange(0, BN)
-            sees = seen(rows, columns, counted(columns, length, mask_ptr, KEY_MASK), diagonal, window, WINDOW)
+            counts = counted(columns, length, mask_ptr, KEY_MASK)
+            sees = seen(rows, columns, counts, diagonal, window, WINDOW, LENGTHS or KEY_MASK)
             scores = tl.where(sees, scores, float("-inf"))
         above = tl.maximum(top, tl.max(scores, 1) * factor)
         least = tl.where(above == float("-inf"), 0.0, above)
@@ -99,7 +127,8 @@ def add_weights(
         if MASKED:
             columns = j * BN + tl.arange(0, BN)
             counts = counted(columns, length, mask_ptr, KEY_MASK)
-            weights = tl.where(seen(rows, columns, counts, diagonal, window, WINDOW), weights, 0.0)
+            sees = seen(rows, columns, counts, diagonal, window, WINDOW, LENGTHS or KEY_MASK)
+            weights = tl.where(sees, weights, 0.0)
             if LENGTHS or KEY_MASK:
                 values = tl.where(counts[:, None], values, 0.0)
             stored = weights
@@ -129,7 +158,8 @@ def add_output(
         if MASKED:
             columns = j * BN + tl.arange(0, BN)
             counts = counted(columns, length, mask_ptr, KEY_MASK)
-            scores = tl.where(seen(rows, columns, counts, diagonal, window, WINDOW), scores, float("-inf"))
+            sees = seen(rows, columns, counts, diagonal, window, WINDOW, LENGTHS or KEY_MASK)
+            scores = tl.where(sees, scores, float("-inf"))
             if LENGTHS or KEY_MASK:
                 values = tl.where(counts[:, None], values, 0.0)
         above = tl.maximum(top, tl.max(scores, 1) * factor)
@@ -171,15 +201,10 @@ def attention_kernel(
         mask_ptr += batch.to(tl.int64) * S
     row = tile_row * BM
     rows = row + tl.arange(0, BM)  # [BM]
-    begin, inside, end, triangle = live_tiles(row, diagonal, T, length, window, WINDOW, EVERY, BM, BN)
-
-    if WEIGHTS:
-        for j in range(0, begin):
-            store_weights(w, w_ptr, tl.zeros([BM, BN], tl.float32), matrix, row, j, T, S, w_row, W_ORDER, W_ALIGN, BM, BN)
-        for j in range(end, tl.cdiv(S, BN) if FILL else triangle):
-            columns = j * BN + tl.arange(0, BN)
-            value = tl.where(columns[None, :] - rows[:, None] > diagonal, fill, 0.0)
-            store_weights(w, w_ptr, value, matrix, row, j, T, S, w_row, W_ORDER, W_ALIGN, BM, BN)
+    begin, inside, end, _ = live_tiles(row, diagonal, T, length, window, WINDOW, EVERY, BM, BN)
+    other = (tl.cdiv(T, BM) - 1 - tile_row) * BM
+    before, _, after, triangle = live_tiles(other, diagonal, T, length, window, WINDOW, EVERY, BM, BN)
+    blanks = before + (tl.cdiv(S, BN) if FILL else triangle) - after
 
     queries = load_rows(q, batch, head, row, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)  # [BM, BK]
     queries, low, unscale, q_flags = split_queries(queries, PRECISION, BM)
@@ -193,9 +218,10 @@ def attention_kernel(
         if masked or not EVERY:
             if WEIGHTS:
                 top, total, k_flags = add_statistics(
-                    top, total, k_flags, queries, low, unscale, k, batch, kv_head, first, last, rows,
-                    factor, inner, diagonal, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column,
-                    K_ORDER, K_ALIGN, masked, SCORES, WINDOW, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
+                    top, total, k_flags, queries, low, unscale, k, w_ptr, batch, kv_head, matrix, first, last, rows,
+                    begin, other, before, after, blanks,
+                    factor, inner, fill, diagonal, T, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column, w_row,
+                    K_ORDER, K_ALIGN, W_ALIGN, masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
                 )  # fmt: skip
             else:
                 acc, top, total, k_flags, v_flags = add_output(
@@ -210,6 +236,11 @@ def attention_kernel(
     log_sum = tl.log2(total)
     store_statistics(stats_ptr, batches * all_heads, batch * all_heads + head, rows, T, top, log_sum)
     if WEIGHTS:
+        for place in range(end - begin, blanks):
+            store_blank(
+                w_ptr, matrix, other, place, before, after, fill, diagonal, T, S, w_row,
+                W_ALIGN, WINDOW or LENGTHS, BM, BN,
+            )  # fmt: skip
         for masked in tl.static_range(2):
             first = inside if masked else begin
             last = end if masked else inside

@@ -79,10 +79,12 @@ def counted(columns, length, mask_ptr, KEY_MASK: tl.constexpr):
 
 
 @triton.jit
-def seen(rows, columns, counts, diagonal, window, WINDOW: tl.constexpr):
-    """Which queries see which keys, [len(rows), len(columns)]."""
+def seen(rows, columns, counts, diagonal, window, WINDOW: tl.constexpr, COUNTED: tl.constexpr):
+    """Which queries see which keys, [len(rows), len(columns)]. Unless COUNTED, all keys count: a query sees none beyond the border."""
     distance = columns[None, :] - rows[:, None]
-    sees = (distance <= diagonal) & counts[None, :]
+    sees = distance <= diagonal
+    if COUNTED:
+        sees = sees & counts[None, :]
     if WINDOW:
         sees = sees & (distance > diagonal - window)
     return sees

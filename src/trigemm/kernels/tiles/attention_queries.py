@@ -60,7 +60,7 @@ def add_tiles(
             term *= slope_of(scores, SCORES)
         if MASKED:
             counts = counted(columns, length, mask_ptr, KEY_MASK)
-            term = tl.where(seen(rows, columns, counts, diagonal, window, WINDOW), term, 0.0)
+            term = tl.where(seen(rows, columns, counts, diagonal, window, WINDOW, LENGTHS or KEY_MASK), term, 0.0)
             if LENGTHS or KEY_MASK:
                 tile = tl.where(counts[:, None], tile, 0.0)
         if ROW_SUMS:
