@@ -28,8 +28,9 @@ from trigemm.triangle import ceil_div
 
 LONGEST = 128
 REPAIRED = 32  # columns of a tile in the launch that repairs
+REPAIRS = tl.constexpr(8)  # rows of tiles that one of its programs looks after: there is seldom anything to do
 SPLIT_ROWS = tl.constexpr(ROWS)
-SCALARS = ["alpha", "fill", "diagonal", "M", "N", "group", "matrices", "size1", "size2"]
+SCALARS = ["alpha", "fill", "diagonal", "M", "N", "group", "matrices", "programs", "size1", "size2"]
 STEPS = [f"{x}_step{dim}" for x in "ab" for dim in range(3)]
 STRIDES = ["c_batch0", "c_batch1", "c_batch2", "c_row"]
 
@@ -60,13 +61,13 @@ def product(a, a_low, a_unscale, b, alpha, PRECISION: tl.constexpr, BM: tl.const
 
 
 @triton.jit
-def flags_of(ptr, n):
-    """The largest of n flags."""
-    most = tl.zeros([128], tl.int32)
+def load_flags(ptr, n):
+    """The largest of n flags, spread over [128]: for what comes later to wait for."""
+    flags = tl.zeros([128], tl.int32)
     for i in range(0, n, 128):
         place = i + tl.arange(0, 128)
-        most = tl.maximum(most, tl.load(ptr + place, mask=place < n, other=0))
-    return tl.max(most, 0)
+        flags = tl.maximum(flags, tl.load(ptr + place, mask=place < n, other=0))
+    return flags
 
 
 @triton.jit
@@ -117,19 +118,48 @@ def store_below(ptr, value, rows, columns, M, N, diagonal, stride, VECTOR: tl.co
 @triton.jit(do_not_specialize=[*SCALARS, *STEPS, *STRIDES])
 def rows_kernel(
     a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
+    alpha, fill, diagonal, M, N, group, matrices, programs, size1, size2,
+    a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
+    C_VECTOR: tl.constexpr, C_ALIGN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, BY_TMA: tl.constexpr,
+    INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """One row of tiles a program; to repair ("ieee"), those of REPAIRS rows that are flagged."""
+    if PRECISION == "ieee":
+        first = tl.program_id(0) * REPAIRS
+        places = first + tl.arange(0, REPAIRS)
+        if tl.max(tl.load(flags_ptr + places, mask=places < programs, other=0), 0) == 0:
+            return
+        for number in range(first, tl.minimum(first + REPAIRS, programs)):
+            if tl.load(flags_ptr + number) != 0:
+                row_of_tiles(
+                    number, a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
+                    alpha, fill, diagonal, M, N, group, matrices, size1, size2,
+                    a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
+                    C_VECTOR, C_ALIGN, REST, PRECISION, BY_TMA, INDEX, BM, BN, BK, STAGES,
+                )  # fmt: skip
+    else:
+        row_of_tiles(
+            tl.program_id(0), a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
+            alpha, fill, diagonal, M, N, group, matrices, size1, size2,
+            a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
+            C_VECTOR, C_ALIGN, REST, PRECISION, BY_TMA, INDEX, BM, BN, BK, STAGES,
+        )  # fmt: skip
+
+
+@triton.jit
+def row_of_tiles(
+    number, a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
     alpha, fill, diagonal, M, N, group, matrices, size1, size2,
     a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
     C_VECTOR: tl.constexpr, C_ALIGN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, BY_TMA: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
-        return
     tile_rows = tl.cdiv(M, BM)
     tile_columns = tl.cdiv(N, BN)
     # A group of matrices at a time, which stay in the L2; in it the longest rows first.
-    first = tl.program_id(0) // (group * tile_rows) * group
+    first = number // (group * tile_rows) * group
     members = tl.minimum(group, matrices - first)
-    turn = tl.program_id(0) - first * tile_rows
+    turn = number - first * tile_rows
     tile_row = tile_rows - 1 - turn // members
     batch = first + turn % members
     batch2 = batch % size2
@@ -138,24 +168,25 @@ def rows_kernel(
     top = tile_row * BM
     inside = tl.minimum(tl.maximum((top + diagonal + 1) // BN, 0), tile_columns)  # tiles wholly in the triangle
     live = tl.minimum(tl.maximum((tl.minimum(top + BM, M) - 1 + diagonal) // BN + 1, 0), tile_columns)
-    rows = top + tl.arange(0, BM)  # [BM]
-    wide_rows = rows.to(tl.int64)
-    c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_VECTOR)
+    # Rows are counted from `top`, so that offsets are short.
+    rows = tl.arange(0, BM).to(INDEX)  # [BM]
+    M -= top
+    diagonal += top
+    c_ptr += batch_offset(batch, size1, size2, c_batch0, c_batch1, c_batch2, C_VECTOR) + top.to(tl.int64) * c_row * C_VECTOR
 
     # A batch dimension that an operand is stretched over is single in its descriptor, and its step is 0.
-    a = load_block(a_desc, batch0 * a_step0, batch1 * a_step1, batch2 * a_step2, top, BM, BK)  # [BM, BK]
     b0, b1, b2 = batch0 * b_step0, batch1 * b_step1, batch2 * b_step2
     SPLIT: tl.constexpr = PRECISION == "float16" or PRECISION == "float16x2"
     if SPLIT:
         matrix = ((b0 * (1 + (size1 - 1) * b_step1) + b1) * (1 + (size2 - 1) * b_step2) + b2).to(tl.int64)
         unscale_ptr += matrix * N
-        blocks = tl.cdiv(N, SPLIT_ROWS)
-        flags = flags_of(b_flags_ptr + matrix * blocks, tl.cdiv(tl.minimum(live * BN, N), SPLIT_ROWS))
+        b_flags = load_flags(b_flags_ptr + matrix * tl.cdiv(N, SPLIT_ROWS), tl.cdiv(tl.minimum(live * BN, N), SPLIT_ROWS))
+    a = load_block(a_desc, batch0 * a_step0, batch1 * a_step1, batch2 * a_step2, top, BM, BK)  # [BM, BK]
+    if SPLIT:
         a, a_low, a_unscale, a_flags = split_rows(a)
         a_unscale *= alpha
         size = tl.abs(a_unscale)
         a_flags |= ((size < 2.0**-100) | (size > 2.0**100)).to(tl.int32)
-        tl.store(flags_ptr + tl.program_id(0), tl.maximum(tl.max(a_flags, 0), flags))
     else:
         a_low, a_unscale = a, alpha
     for j in tl.range(0, live, num_stages=STAGES):
@@ -164,23 +195,25 @@ def rows_kernel(
             PRECISION, BM, BN, BK,
         )  # fmt: skip
         columns = j * BN + tl.arange(0, BN)  # [BN]
-        if REST == "fill":
+        if REST == "fill" and j >= inside:
             acc = tl.where(columns[None, :] - rows[:, None] <= diagonal, acc, fill)
         if BY_TMA and (REST == "fill" or j < inside):
             c_desc.store([batch0, batch1, batch2, top, j * BN], acc.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
-        elif REST == "keep":
-            store_below(c_ptr, acc, wide_rows, columns, M, N, diagonal, c_row, C_VECTOR, C_ALIGN)
+        elif REST == "fill" or j < inside:
+            store_tile(c_ptr, acc, rows, columns, M, N, c_row, 1, "row", C_ALIGN)
         elif REST == "any":
-            store_sectors(c_ptr, acc, wide_rows, columns, M, N, diagonal, c_row, C_VECTOR, C_ALIGN)
+            store_sectors(c_ptr, acc, rows, columns, M, N, diagonal, c_row, C_VECTOR, C_ALIGN)
         else:
-            store_tile(c_ptr, acc, wide_rows, columns, M, N, c_row, 1, "row", C_ALIGN)
+            store_below(c_ptr, acc, rows, columns, M, N, diagonal, c_row, C_VECTOR, C_ALIGN)
     if REST == "fill":
         value = tl.full([BM, BN], fill, tl.float32)
         for j in range(live, tile_columns):
             if BY_TMA:
                 c_desc.store([batch0, batch1, batch2, top, j * BN], value.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
             else:
-                store_tile(c_ptr, value, wide_rows, j * BN + tl.arange(0, BN), M, N, c_row, 1, "row", C_ALIGN)
+                store_tile(c_ptr, value, rows, j * BN + tl.arange(0, BN), M, N, c_row, 1, "row", C_ALIGN)
+    if SPLIT:
+        tl.store(flags_ptr + number, tl.maximum(tl.max(a_flags, 0), tl.max(b_flags, 0)))
 
 
 @lru_cache(PLANS)
@@ -227,12 +260,14 @@ def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: s
 
         out_strides = [stride // vector for stride in (*batches.strides[2], c.stride[-2])]
         steps = [int(stride != 0) for strides in batches.strides[:2] for stride in strides]
+        programs = batches.matrices * ceil_div(m, bm)
         product = Launch(
             rows_kernel,
-            batches.matrices * ceil_div(m, bm),
+            ceil_div(programs, REPAIRS.value) if precision == "ieee" else programs,
             (
-                diagonal, m, n, config.group, batches.matrices, *batches.sizes[1:], *steps, *out_strides,
-                vector, align, rest, precision, described and (config.stores_by_tma or align == 1), bm, bn, bk, stages,
+                diagonal, m, n, config.group, batches.matrices, programs, *batches.sizes[1:], *steps, *out_strides,
+                vector, align, rest, precision, described and (config.stores_by_tma or align == 1),
+                tl.int64 if (bm + 1) * c.stride[-2] >= 2**31 else tl.int32, bm, bn, bk, stages,
             ),
             offsets=(*batches.offsets, 0, 0, 0, 0) if split else batches.offsets,
             describe=describe,
