@@ -59,6 +59,23 @@ class RowConfig(Config):
     registers: int | None = None
 
 
+@dataclass(frozen=True)
+class TrmmConfig(Config):
+    """The same for trmm.
+
+    by_tma          whether TMA loads the operands
+    crossed_stages  stages for the tiles that the diagonal crosses; None: num_stages
+    group           how many matrices are worked on at a time; 0: all
+    registers       the most that a thread may have; None: as many as it likes
+    """
+
+    by_tma: bool = False
+    crossed_stages: int | None = None
+    group: int = 0
+    registers: int | None = None
+
+
+TRMM_TF32 = TrmmConfig("tf32", (128, 128, 32), num_warps=4, num_stages=3, by_tma=True)
 ROW_HALF = RowConfig("tf32", (64, 128, 0), num_warps=4, num_stages=3)
 ROW_FLOAT32 = {
     "highest": RowConfig("float16x2", (128, 64, 0), num_warps=4, num_stages=3, group=96, stores_by_tma=True),
@@ -75,6 +92,13 @@ def product_config(operation: str, dtype: torch.dtype, precision: str) -> Config
 def triangle_config(operation: str, dtype: torch.dtype, precision: str, entries: int, k: int) -> TriangleConfig:
     """For gemmt or syrk: `entries` of the triangle, of `k` products each."""
     return TriangleConfig(**vars(product_config(operation, dtype, precision)))
+
+
+def trmm_config(dtype: torch.dtype, precision: str, addressable: bool) -> TrmmConfig:
+    """For trmm, of operands that are `addressable` by TMA or not."""
+    if dtype == torch.float32 and precision == "high" and addressable:
+        return TRMM_TF32
+    return TrmmConfig(**vars(product_config("trmm", dtype, precision)))
 
 
 def row_config(dtype: torch.dtype, precision: str, aligned: bool = True) -> RowConfig:
