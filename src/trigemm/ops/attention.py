@@ -65,6 +65,7 @@ def causal_attention(
         (B,NH,T,S) or (B,len(heads),T,S); or the output and the sums (B,NH,S).
 
     All three have gradients, which cost no more memory than the operands' own: weights are made again from two numbers a row.
+    On CUDA, float32 weights at "highest" need memory for a second `k` and `v` as long as the call takes.
     What is not finite in `v` also reaches queries that should not see it: it meets weights of zero.
 
     Raises:

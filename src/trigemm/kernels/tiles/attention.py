@@ -20,7 +20,8 @@ from trigemm.kernels.tiles.attention_forward import attention_kernel
 from trigemm.kernels.tiles.attention_keys import columns_kernel, keys_kernel
 from trigemm.kernels.tiles.attention_queries import queries_kernel
 from trigemm.kernels.tiles.descriptors import addressable, describer, has_tma
-from trigemm.kernels.tiles.operand import Form, form_of
+from trigemm.kernels.tiles.operand import Form, cut_batches, form_of
+from trigemm.kernels.tiles.parts import ROWS, Split
 from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
 from trigemm.triangle import ceil_div
 
@@ -106,7 +107,8 @@ def plan_of(kernel: Any, kind: str, q: Form, call: Call, config: Config, make: C
     def launch(_: None, precision: str) -> Launch:
         cut = config
         if precision == "ieee":
-            cut = config._replace(bm=SHORT) if kind == "columns" else config._replace(bn=SHORT)
+            cut = config._replace(registers=0)
+            cut = cut._replace(bm=SHORT) if kind == "columns" else cut._replace(bn=SHORT)
         programs, arguments, describe = make(cut, bk, split if precision == "gradient" else precision)
         return Launch(kernel, programs, arguments, offsets=(), describe=describe, **cut.options)
 
@@ -118,6 +120,11 @@ def plan_of(kernel: Any, kind: str, q: Form, call: Call, config: Config, make: C
 def on_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     """A list of heads on the device, kept: a call that a CUDA graph records may not copy it there."""
     return torch.tensor(numbers, dtype=torch.int32, device=device)
+
+
+def split_keys(k: Form, v: Form, depth: int) -> list[Split]:
+    """Launches that split keys and values once, for all programs of a float32 forward: parts take as much memory as they do."""
+    return [Split(x, next(cut_batches(x)), 0, depth, blocks=True) for x in (k, v)]
 
 
 @lru_cache(PLANS)
@@ -142,19 +149,33 @@ def forward_plan(
     def make(cut: Config, bk: int, precision: str) -> Made:
         bm, bn = cut.bm, cut.bn
         operands = Operands((q, k, v, output), ([bm, bk], [bn, bk], [bn, bk], None), call.device)
+        whole = ROWS % bn == 0 and all(operands.describe[1:3])
+        splits = split_keys(k, v, bk) if weights and precision == "float16x2" and whole else None
+        if splits:
+            precision = "parts"
+            shape = (batch, kv_heads, keys, bk)
+            strides = (kv_heads * keys * bk, keys * bk, bk, 1)
+            parts = describer(Form(shape, strides, torch.float16, True), [bn, bk])
         store = None
         if weights and store_fast:
             matrices = weights._replace(shape=(batch * heads, queries, keys), stride=(queries * keys, keys, 1))
             store = describer(matrices, [bm, bn])
 
         def describe(q: Tensor, k: Tensor, v: Tensor, output: Tensor, weights: Tensor, *rest: Tensor) -> tuple[Any, ...]:
-            return *operands(q, k, v, output), store(weights) if store else weights, weights, *rest
+            first, *both, last = operands(q, k, v, output)
+            made = [k] * 6  # what nothing is split for
+            if splits:
+                k_high, k_low, *k_scales = splits[0](k)
+                v_high, v_low, *v_scales = splits[1](v)
+                both = [parts(k_high), parts(v_high)]
+                made = [parts(k_low), *k_scales, parts(v_low), *v_scales]
+            return first, *both, last, store(weights) if store else weights, weights, *rest, *made
 
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, keys // vector, *operands.orders, "tma" if store_fast else "row", vector,
             weights is not None, fill, listed, call.scores, call.window is not None, call.lengths is not None, call.mask,
-            precision, size, bm, bn, bk, cut.by_rows,
+            precision, size, bm, bn, bk, cut.by_rows, cut.first_stages or cut.num_stages,
         )  # fmt: skip
         return ceil_div(queries, bm) * batch * heads, arguments, describe
 

@@ -18,6 +18,7 @@ class Config(NamedTuple):
     bm, bn       queries and keys in a tile
     by_rows      the programs of all heads go from the longest rows to the shortest together, rather than head after head
     registers    at most so many a thread, so that more programs fit; 0 leaves it to the compiler
+    first_stages of the pipeline of the first of two passes; 0: as of the second
     """
 
     bm: int
@@ -26,6 +27,7 @@ class Config(NamedTuple):
     num_stages: int
     by_rows: bool = True
     registers: int = 0
+    first_stages: int = 0
 
     @property
     def options(self) -> dict[str, int]:
@@ -42,7 +44,7 @@ TABLE: dict[str, dict[int, dict[int, Config]]] = {
     },
     "weights": {
         16: {64: Config(64, 32, 4, 3, registers=80), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
-        32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
+        32: {64: Config(64, 32, 4, 3, registers=168, first_stages=4), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
     },
     "columns": {
         16: {64: Config(64, 128, 4, 3), 128: Config(64, 128, 8, 3), 256: Config(64, 64, 8, 2)},

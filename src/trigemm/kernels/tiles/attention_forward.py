@@ -7,26 +7,30 @@ Each program has BM queries of one head and streams the keys that they see, BN a
                       its final form, stores it once and adds its part to the output
 
 Tiles of weights that no key needs (above the diagonal, beyond a window or a length) are stored during the first pass, which
-stores nothing else: one for each tile of keys, by the threads, and of another row of tiles, counted from the other end. A long row
-has few such tiles and many keys, and a short one the reverse. Without a fill, what lies above the diagonal may hold anything: tiles
-are stored whole, since sectors of memory written in part cost much more.
+stores nothing else: one for each tile of keys, by the threads, and of another row of tiles, counted from the other end, since a
+long row has few of them and many keys. Without a fill, what lies above the diagonal may hold anything: tiles are stored whole,
+since sectors of memory written in part cost much more.
+
+PRECISION "parts": `k` and `v` are high parts that were made before (see `parts`), each with its low parts, scales and flags.
 """
 
 import triton
 import triton.language as tl
 
 from trigemm.kernels.tiles.attention_parts import (
+    PART_ROWS,
     counted,
     exponents,
+    key_scores,
     live_tiles,
     load_rows,
-    scores_of,
     seen,
     split_queries,
     store_statistics,
     weighted_sum,
 )
 from trigemm.kernels.tiles.multiply import store_flag, store_tile
+from trigemm.kernels.tiles.rows import load_flags
 
 SCALARS = ["factor", "inner", "fill", "diagonal", "T", "S", "window", "all_heads", "heads", "batches", "group"]
 STRIDES = [f"{x}_{dim}" for x in "qkvo" for dim in ("batch", "head", "row", "column")] + ["w_row"]
@@ -76,33 +80,35 @@ def store_blank(
 @triton.jit
 def add_statistics(
     top, total, k_flags, q, q_low, q_unscale, k, w_ptr, batch, kv_head, matrix, begin, end, rows,
-    start, other, before, after, blanks,
+    k_low, k_unscale_ptr, start, other, before, after, blanks,
     factor, inner, fill, diagonal, T, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column, w_row,
     K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, W_ALIGN: tl.constexpr, MASKED: tl.constexpr, SCORES: tl.constexpr,
-    WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
     SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """First pass: maximum and sum of powers of each row, with tiles `begin` to `end` added.
 
     Tile j also stores number j - `start` of the `blanks` of the row of tiles at `other`.
     """
-    for j in range(begin, end):
+    for j in tl.range(begin, end, num_stages=STAGES):
         if j - start < blanks:
             store_blank(
                 w_ptr, matrix, other, j - start, before, after, fill, diagonal, T, S, w_row,
                 W_ALIGN, WINDOW or LENGTHS, BM, BN,
             )  # fmt: skip
-        tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
-        scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
+        scores, factors, flags = key_scores(
+            q, q_low, q_unscale, k, k_low, k_unscale_ptr, batch, kv_head, j * BN, factor, inner, S,
+            k_batch, k_head, k_row, k_column, K_ORDER, K_ALIGN, SCORES, PRECISION, SIZE, BM, BN, BK,
+        )  # fmt: skip
         k_flags |= flags
         if MASKED:
             columns = j * BN + tl.arange(0, BN)
             counts = counted(columns, length, mask_ptr, KEY_MASK)
             sees = seen(rows, columns, counts, diagonal, window, WINDOW, LENGTHS or KEY_MASK)
             scores = tl.where(sees, scores, float("-inf"))
-        above = tl.maximum(top, tl.max(scores, 1) * factor)
+        above = tl.maximum(top, tl.max(scores, 1) * factors)
         least = tl.where(above == float("-inf"), 0.0, above)
-        total = total * tl.exp2(top - least) + tl.sum(tl.exp2(exponents(scores, factor, least[:, None])), 1)
+        total = total * tl.exp2(top - least) + tl.sum(tl.exp2(exponents(scores, factors[:, None], least[:, None])), 1)
         top = above
     return top, total, k_flags
 
@@ -110,6 +116,7 @@ def add_statistics(
 @triton.jit
 def add_weights(
     acc, v_flags, q, q_low, q_unscale, k, v, w, w_ptr, batch, kv_head, matrix, begin, end, row, rows, top, log_sum,
+    k_low, k_unscale_ptr, v_low, v_unscale_ptr,
     factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, w_row,
     K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr,
@@ -119,10 +126,16 @@ def add_weights(
 ):  # fmt: skip
     """Second pass: weights of tiles `begin` to `end` stored, and their part of the output added."""
     for j in range(begin, end):
-        tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
         values = load_rows(v, batch, kv_head, j * BN, S, v_batch, v_head, v_row, v_column, SIZE, V_ORDER, V_ALIGN, BN, BK)
-        scores, _ = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
-        weights = tl.exp2(exponents(scores, factor, top[:, None]) - log_sum[:, None])
+        values_low, v_unscale = values, 1.0
+        if PRECISION == "parts":
+            values_low = load_rows(v_low, batch, kv_head, j * BN, S, 0, 0, 0, 0, SIZE, "tma", 1, BN, BK)
+            v_unscale = tl.load(v_unscale_ptr + j * BN // PART_ROWS)
+        scores, factors, _ = key_scores(
+            q, q_low, q_unscale, k, k_low, k_unscale_ptr, batch, kv_head, j * BN, factor, inner, S,
+            k_batch, k_head, k_row, k_column, K_ORDER, K_ALIGN, SCORES, PRECISION, SIZE, BM, BN, BK,
+        )  # fmt: skip
+        weights = tl.exp2(exponents(scores, factors[:, None], top[:, None]) - log_sum[:, None])
         stored = weights
         if MASKED:
             columns = j * BN + tl.arange(0, BN)
@@ -131,11 +144,12 @@ def add_weights(
             weights = tl.where(sees, weights, 0.0)
             if LENGTHS or KEY_MASK:
                 values = tl.where(counts[:, None], values, 0.0)
+                values_low = tl.where(counts[:, None], values_low, 0.0)
             stored = weights
             if FILL:
                 stored = tl.where(columns[None, :] - rows[:, None] > diagonal, fill, weights)
         store_weights(w, w_ptr, stored, matrix, row, j, T, S, w_row, W_ORDER, W_ALIGN, BM, BN)
-        acc, flags = weighted_sum(weights, values, acc, PRECISION)
+        acc, flags = weighted_sum(weights, values, values_low, v_unscale, acc, PRECISION)
         v_flags |= flags
     return acc, v_flags
 
@@ -151,9 +165,11 @@ def add_output(
 ):  # fmt: skip
     """The only pass where no weights are stored: statistics and output together."""
     for j in range(begin, end):
-        tile = load_rows(k, batch, kv_head, j * BN, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
         values = load_rows(v, batch, kv_head, j * BN, S, v_batch, v_head, v_row, v_column, SIZE, V_ORDER, V_ALIGN, BN, BK)
-        scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
+        scores, factors, flags = key_scores(
+            q, q_low, q_unscale, k, k, k, batch, kv_head, j * BN, factor, inner, S, k_batch, k_head, k_row, k_column,
+            K_ORDER, K_ALIGN, SCORES, PRECISION, SIZE, BM, BN, BK,
+        )  # fmt: skip
         k_flags |= flags
         if MASKED:
             columns = j * BN + tl.arange(0, BN)
@@ -162,12 +178,12 @@ def add_output(
             scores = tl.where(sees, scores, float("-inf"))
             if LENGTHS or KEY_MASK:
                 values = tl.where(counts[:, None], values, 0.0)
-        above = tl.maximum(top, tl.max(scores, 1) * factor)
+        above = tl.maximum(top, tl.max(scores, 1) * factors)
         least = tl.where(above == float("-inf"), 0.0, above)
-        powers = tl.exp2(exponents(scores, factor, least[:, None]))
+        powers = tl.exp2(exponents(scores, factors[:, None], least[:, None]))
         shrink = tl.exp2(top - least)
         total = total * shrink + tl.sum(powers, 1)
-        acc, flags = weighted_sum(powers, values, acc * shrink[:, None], PRECISION)
+        acc, flags = weighted_sum(powers, values, values, 1.0, acc * shrink[:, None], PRECISION)
         v_flags |= flags
         top = above
     return acc, top, total, k_flags, v_flags
@@ -175,7 +191,8 @@ def add_output(
 
 @triton.jit(do_not_specialize=[*SCALARS, *STRIDES])
 def attention_kernel(
-    q, k, v, o_ptr, w, w_ptr, stats_ptr, heads_ptr, lengths_ptr, mask_ptr, flags_ptr, factor, inner, fill,
+    q, k, v, o_ptr, w, w_ptr, stats_ptr, heads_ptr, lengths_ptr, mask_ptr,
+    k_low, k_unscale_ptr, k_flags_ptr, v_low, v_unscale_ptr, v_flags_ptr, flags_ptr, factor, inner, fill,
     diagonal, T, S, window, all_heads, heads, batches, group,
     q_batch, q_head, q_row, q_column, k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column,
     o_batch, o_head, o_row, o_column, w_row,
@@ -183,7 +200,7 @@ def attention_kernel(
     V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr, O_ORDER: tl.constexpr, O_ALIGN: tl.constexpr,
     W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, WEIGHTS: tl.constexpr, FILL: tl.constexpr, LISTED: tl.constexpr,
     SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BY_ROWS: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BY_ROWS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
         return
@@ -212,6 +229,13 @@ def attention_kernel(
     total = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, BK], tl.float32)
     k_flags, v_flags = tl.zeros([BN], tl.int32), tl.zeros([BK], tl.int32)
+    if PRECISION == "parts":
+        blocks = tl.cdiv(S, PART_ROWS)
+        kv_blocks = (batch * (all_heads // group) + kv_head).to(tl.int64) * blocks
+        k_unscale_ptr += kv_blocks
+        v_unscale_ptr += kv_blocks
+        used = tl.cdiv(tl.minimum(end * BN, S), PART_ROWS)
+        split_flags = load_flags(k_flags_ptr + kv_blocks, used) | load_flags(v_flags_ptr + kv_blocks, used)
     for masked in tl.static_range(2):
         first = inside if masked else begin
         last = end if masked else inside
@@ -219,9 +243,9 @@ def attention_kernel(
             if WEIGHTS:
                 top, total, k_flags = add_statistics(
                     top, total, k_flags, queries, low, unscale, k, w_ptr, batch, kv_head, matrix, first, last, rows,
-                    begin, other, before, after, blanks,
+                    k_low, k_unscale_ptr, begin, other, before, after, blanks,
                     factor, inner, fill, diagonal, T, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column, w_row,
-                    K_ORDER, K_ALIGN, W_ALIGN, masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
+                    K_ORDER, K_ALIGN, W_ALIGN, masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, STAGES, SIZE, BM, BN, BK,
                 )  # fmt: skip
             else:
                 acc, top, total, k_flags, v_flags = add_output(
@@ -247,7 +271,8 @@ def attention_kernel(
             if masked or not EVERY:
                 acc, v_flags = add_weights(
                     acc, v_flags, queries, low, unscale, k, v, w, w_ptr, batch, kv_head, matrix, first, last, row, rows,
-                    top, log_sum, factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
+                    top, log_sum, k_low, k_unscale_ptr, v_low, v_unscale_ptr,
+                    factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
                     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, w_row,
                     K_ORDER, K_ALIGN, V_ORDER, V_ALIGN, W_ORDER, W_ALIGN,
                     masked, FILL, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
@@ -256,6 +281,8 @@ def attention_kernel(
         acc = acc / total[:, None]
     o_ptr += (batch.to(tl.int64) * o_batch + head.to(tl.int64) * o_head) * O_ALIGN
     store_tile(o_ptr, acc, rows.to(tl.int64), tl.arange(0, BK), T, SIZE, o_row, o_column, O_ORDER, O_ALIGN)
+    if PRECISION == "parts":
+        store_flag(flags_ptr, q_flags, split_flags)
     if PRECISION == "float16x2":
         flags = tl.maximum(tl.max(k_flags, 0), tl.max(v_flags, 0))
         store_flag(flags_ptr, q_flags, tl.zeros([BM], tl.int32) | flags)

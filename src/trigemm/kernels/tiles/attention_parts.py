@@ -16,7 +16,10 @@ import triton
 import triton.language as tl
 
 from trigemm.kernels.tiles.multiply import load_tile, multiply_add, split_rows
-from trigemm.kernels.tiles.rows import product
+from trigemm.kernels.tiles.parts import ROWS
+from trigemm.kernels.tiles.rows import multiply_parts, product
+
+PART_ROWS = tl.constexpr(ROWS)
 
 
 @triton.jit
@@ -36,7 +39,7 @@ def load_rows(
 @triton.jit
 def split_queries(q, PRECISION: tl.constexpr, BM: tl.constexpr):
     """A tile of queries as `product` takes it: (high part, low part, unscale, flags), the first alone where nothing is split."""
-    if PRECISION == "float16x2":
+    if PRECISION == "float16x2" or PRECISION == "parts":
         return split_rows(q)
     else:
         return q, q, tl.zeros([BM], tl.float32), tl.zeros([BM], tl.int32)
@@ -53,14 +56,42 @@ def tanh(x):
 
 
 @triton.jit
-def scores_of(q, q_low, q_unscale, k, inner, SCORES: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """The scores of queries and keys, [BM, BN], and the flags of the keys."""
-    scores, flags = product(q, q_low, q_unscale, k, 1.0, PRECISION, BM, BN)
+def shaped(scores, inner, SCORES: tl.constexpr):
+    """The scores of products."""
     if SCORES != "raw":
         scores = scores * inner
     if SCORES == "capped":
         scores = tanh(scores)
-    return scores, flags
+    return scores
+
+
+@triton.jit
+def scores_of(q, q_low, q_unscale, k, inner, SCORES: tl.constexpr, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """The scores of queries and keys, [BM, BN], and the flags of the keys."""
+    scores, flags = product(q, q_low, q_unscale, k, 1.0, PRECISION, BM, BN)
+    return shaped(scores, inner, SCORES), flags
+
+
+@triton.jit
+def key_scores(
+    q, q_low, q_unscale, k, k_low, k_unscale_ptr, batch, kv_head, column, factor, inner, S, k_batch, k_head, k_row, k_column,
+    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, SCORES: tl.constexpr, PRECISION: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """The scores of queries and of keys from `column` on, [BM, BN], the factors of their rows [BM], and the flags of the keys."""
+    tile = load_rows(k, batch, kv_head, column, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
+    factors = tl.zeros([BM], tl.float32) + factor
+    if PRECISION == "parts":
+        low = load_rows(k_low, batch, kv_head, column, S, 0, 0, 0, 0, SIZE, "tma", 1, BN, BK)
+        unscale = q_unscale * tl.load(k_unscale_ptr + column // PART_ROWS)
+        scores = multiply_parts(q, q_low, tile, low)
+        if SCORES == "raw":  # powers of two: factors are exact
+            return scores, factors * unscale, tl.zeros([BN], tl.int32)
+        else:
+            return shaped(scores * unscale[:, None], inner, SCORES), factors, tl.zeros([BN], tl.int32)
+    else:
+        scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
+        return scores, factors, flags
 
 
 @triton.jit
@@ -80,7 +111,7 @@ def counted(columns, length, mask_ptr, KEY_MASK: tl.constexpr):
 
 @triton.jit
 def seen(rows, columns, counts, diagonal, window, WINDOW: tl.constexpr, COUNTED: tl.constexpr):
-    """Which queries see which keys, [len(rows), len(columns)]. Unless COUNTED, all keys count: a query sees none beyond the border."""
+    """Which queries see which keys, [len(rows), len(columns)]. Without COUNTED all keys count, and those in sight lie in S."""
     distance = columns[None, :] - rows[:, None]
     sees = distance <= diagonal
     if COUNTED:
@@ -124,13 +155,25 @@ def multiply_into(a, b, acc, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def weighted_sum(p, v, acc, PRECISION: tl.constexpr):
-    """acc + p @ v for weights p in 0 to 1, and flags of `v`, one a column where it is split."""
-    if PRECISION == "float16x2":
+def split_weights(p):
+    """Two float16 parts of 2^14 times weights in 0 to 1."""
+    p = p * 16384.0
+    high = p.to(tl.float16)
+    return high, ((p - high.to(tl.float32)) * 2048.0).to(tl.float16)
+
+
+@triton.jit
+def weighted_sum(p, v, v_low, v_unscale, acc, PRECISION: tl.constexpr):
+    """acc + p @ v for weights p in 0 to 1, and flags of `v`, one a column where it is split here."""
+    if PRECISION == "parts":
+        high, low = split_weights(p)
+        parts = tl.dot(high, v_low)
+        parts = tl.dot(low, v, parts)
+        parts = tl.dot(high, v, parts * 2.0**-11)
+        return tl.fma(parts, tl.zeros_like(parts) + v_unscale * 2.0**-14, acc), tl.zeros([v.shape[1]], tl.int32)
+    elif PRECISION == "float16x2":
         v_high, v_low, v_unscale, flags = split_rows(v.T)  # [HS, BN]
-        p = p * 16384.0
-        high = p.to(tl.float16)
-        low = ((p - high.to(tl.float32)) * 2048.0).to(tl.float16)
+        high, low = split_weights(p)
         parts = tl.dot(high, v_low.T)
         parts = tl.dot(low, v_high.T, parts)
         parts = tl.dot(high, v_high.T, parts * 2.0**-11)

@@ -2,7 +2,8 @@
 
 A program that multiplies float32 tiles on tensor cores must split them first, and every program that meets a tile splits it
 again: more instructions than the products themselves. `split_kernel` splits each row once, into memory, from where TMA brings
-the parts straight to the tensor cores. See `split_rows` for the parts.
+the parts straight to the tensor cores. See `split_rows` for the parts. One scale serves a row, or a block of ROWS rows where a
+product sums over these.
 """
 
 from math import prod
@@ -23,9 +24,12 @@ ROWS = 64
 @triton.jit(do_not_specialize=["N", "K", "size1", "size2", "x_batch0", "x_batch1", "x_batch2", "x_row"])
 def split_kernel(
     x_ptr, high_ptr, low_ptr, unscale_ptr, flags_ptr, N, K, size1, size2, x_batch0, x_batch1, x_batch2, x_row,
-    VECTOR: tl.constexpr, ALIGN: tl.constexpr, BOTH: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr,
+    VECTOR: tl.constexpr, ALIGN: tl.constexpr, BOTH: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """The parts of rows of one matrix, [ROWS, BK], to contiguous memory, and a flag: 1 if one of the rows cannot be split."""
+    """The parts of rows of one matrix, [ROWS, BK], to contiguous memory, and a flag: 1 if one of the rows cannot be split.
+
+    BLOCKS: one scale for all of them.
+    """
     blocks = tl.cdiv(N, ROWS)
     batch = tl.program_id(0) // blocks
     rows = (tl.program_id(0) % blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -33,47 +37,63 @@ def split_kernel(
     x_ptr += batch_offset(batch, size1, size2, x_batch0, x_batch1, x_batch2, VECTOR)
     in_matrix = (rows < N)[:, None] & (columns < K // ALIGN * ALIGN)[None, :]
     x = tl.load(tile_pointers(x_ptr, rows, columns, x_row, 1, "row", VECTOR), mask=in_matrix, other=0.0)
-    high, low, unscale, flags = split_rows(x)
     places = batch.to(tl.int64) * N + rows
+    if BLOCKS:
+        high, low, unscale, flags = split_rows(x.reshape(1, ROWS * BK))
+        high, low = high.reshape(ROWS, BK), low.reshape(ROWS, BK)
+        tl.store(unscale_ptr + tl.program_id(0), tl.max(unscale, 0))
+    else:
+        high, low, unscale, flags = split_rows(x)
+        tl.store(unscale_ptr + places, unscale, mask=rows < N)
     tl.store(flags_ptr + tl.program_id(0), tl.max(flags, 0))
-    tl.store(unscale_ptr + places, unscale, mask=rows < N)
     tl.store(high_ptr + places[:, None] * BK + columns[None, :], high, mask=(rows < N)[:, None])
     if BOTH:
         tl.store(low_ptr + places[:, None] * BK + columns[None, :], low, mask=(rows < N)[:, None])
 
 
-class SplitFirst:
-    """A launch of products of (a, b, out) and of what was split before it: (high, low, unscale, flags) of `b`, (…,N,K).
+class Split:
+    """A launch that splits the matrices of operand number `which` of some batches, x (…,N,K): (high, low, unscale, flags).
 
-    high and low are (…,N,depth), zero beyond K; unscale is (…,N); there is a flag for each ROWS rows of a matrix. A batch
-    dimension that `b` is stretched over is single in them. Where one part is enough, low is high.
+    high and low are (…,N,depth), zero beyond K; unscale is (…,N), or where `blocks`, one for each ROWS rows of a matrix, as flags
+    are. A batch dimension that `x` is stretched over is single in them. Where one part is enough, low is high.
     """
 
-    def __init__(self, b: Form, batches: Batches, depth: int, both: bool, product: Launch):
-        self.product, self.programs, self.both = product, product.programs, both
-        strides = batches.strides[1]
-        self.sizes = single(batches.sizes, strides)
-        self.shape = (*self.sizes, b.shape[-2], depth)
-        self.blocks = prod(self.sizes) * ceil_div(b.shape[-2], ROWS)
+    def __init__(self, x: Form, batches: Batches, which: int, depth: int, *, both: bool = True, blocks: bool = False):
+        self.both = both
+        strides = batches.strides[which]
+        sizes = single(batches.sizes, strides)
+        self.shape = (*sizes, x.shape[-2], depth)
+        self.blocks = prod(sizes) * ceil_div(x.shape[-2], ROWS)
+        self.scales = (self.blocks,) if blocks else self.shape[:-1]
         self.split = Launch(
             split_kernel,
             self.blocks,
             (
-                *b.shape[-2:], *self.sizes[1:], *(n // b.vector for n in (*strides, b.stride[-2])),
-                b.vector, b.vector if b.shape[-1] % b.vector == 0 else 1, both, ROWS, depth,
+                *x.shape[-2:], *sizes[1:], *(n // x.vector for n in (*strides, x.stride[-2])),
+                x.vector, x.vector if x.shape[-1] % x.vector == 0 else 1, both, blocks, ROWS, depth,
             ),
-            offsets=(batches.offsets[1], 0, 0, 0),
+            offsets=(batches.offsets[which], 0, 0, 0),
             num_warps=4,
         )  # fmt: skip
 
-    def __call__(self, tensors: tuple[Tensor, ...], flags: Tensor, scalars: tuple[float, ...]) -> None:
-        b = tensors[1]
-        high = torch.empty(self.shape, dtype=torch.float16, device=b.device)
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        high = torch.empty(self.shape, dtype=torch.float16, device=x.device)
         low = torch.empty_like(high) if self.both else high
-        unscale = torch.empty(self.shape[:-1], dtype=torch.float32, device=b.device)
-        split_flags = torch.empty(self.blocks, dtype=torch.int32, device=b.device)
-        self.split((b, high, low, unscale), split_flags, ())
-        self.product((*tensors, high, low, unscale, split_flags), flags, scalars)
+        unscale = torch.empty(self.scales, dtype=torch.float32, device=x.device)
+        flags = torch.empty(self.blocks, dtype=torch.int32, device=x.device)
+        self.split((x, high, low, unscale), flags, ())
+        return high, low, unscale, flags
+
+
+class SplitFirst:
+    """A launch of products of (a, b, out) and of what was split before it, the parts of `b`."""
+
+    def __init__(self, b: Form, batches: Batches, depth: int, both: bool, product: Launch):
+        self.product, self.programs = product, product.programs
+        self.split = Split(b, batches, 1, depth, both=both)
+
+    def __call__(self, tensors: tuple[Tensor, ...], flags: Tensor, scalars: tuple[float, ...]) -> None:
+        self.product((*tensors, *self.split(tensors[1])), flags, scalars)
 
 
 def single(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
