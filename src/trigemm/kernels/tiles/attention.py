@@ -122,6 +122,12 @@ def on_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=torch.int32, device=device)
 
 
+@lru_cache(PLANS)
+def stream_beside(stream: torch.cuda.Stream) -> torch.cuda.Stream:
+    """Another stream, kept: a CUDA graph that records one of them records the other too, and no other caller may use it then."""
+    return torch.cuda.Stream(stream.device)
+
+
 def split_keys(k: Form, v: Form, depth: int) -> list[Split]:
     """Launches that split keys and values once, for all programs of a float32 forward: parts take as much memory as they do."""
     return [Split(x, next(cut_batches(x)), 0, depth, blocks=True) for x in (k, v)]
@@ -220,13 +226,27 @@ def causal_attention(
         everyone = tuple(range(q.shape[1]))
         others = everyone if not heads else tuple(head for head in everyone if head not in heads)
         forms = form_of(q), form_of(k), form_of(v), form_of(output)
-        for part, stored in ((heads, weights), (others, None)):
-            if part:
-                config = attention_config("output" if stored is None else "weights", q.dtype, q.shape[-1])
-                form, listed = None if stored is None else form_of(stored), part != everyone
-                plan = forward_plan(*forms, form, len(part), listed, fill is not None, call, config)
-                numbers = on_device(part, q.device) if listed else stats
-                plan.run((q, k, v, output, stats if stored is None else stored, stats, numbers, *masks), *scalars, fill or 0.0)
+
+        def forward(part: tuple[int, ...], stored: Tensor | None) -> None:
+            rows = q.shape[0] * len(part) * q.shape[2]
+            config = attention_config("output" if stored is None else "weights", q.dtype, q.shape[-1], rows)
+            form, listed = None if stored is None else form_of(stored), part != everyone
+            plan = forward_plan(*forms, form, len(part), listed, fill is not None, call, config)
+            numbers = on_device(part, q.device) if listed else stats
+            plan.run((q, k, v, output, stats if stored is None else stored, stats, numbers, *masks), *scalars, fill or 0.0)
+
+        if heads and others and q.is_cuda:  # each launch alone would leave a part of the GPU idle at its end
+            current = torch.cuda.current_stream(q.device)
+            side = stream_beside(current)
+            side.wait_stream(current)
+            forward(heads, weights)
+            with torch.cuda.stream(side):
+                forward(others, None)
+            current.wait_stream(side)
+        else:
+            for part, stored in ((heads, weights), (others, None)):
+                if part:
+                    forward(part, stored)
         if columns.numel():
             config = attention_config("columns", q.dtype, q.shape[-1])
             columns_plan(*forms[:2], columns.dtype, call, config).run((q, k, stats, *masks, columns), *scalars)

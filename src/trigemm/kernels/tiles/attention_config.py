@@ -65,10 +65,17 @@ TABLE: dict[str, dict[int, dict[int, Config]]] = {
 }
 
 
-def attention_config(kernel: str, dtype: torch.dtype, head_size: int) -> Config:
-    """The configuration of a kernel."""
-    by_size = TABLE[kernel][8 * dtype.itemsize]
-    return by_size[next(size for size in by_size if head_size <= size)]
+# A launch of few rows has so few programs that the longest of them takes all the time: shorter ones, of half the rows.
+FEW_ROWS = 2**15
+OF_FEW_ROWS = {("weights", 16, 128): Config(64, 64, 4, 3)}
+
+
+def attention_config(kernel: str, dtype: torch.dtype, head_size: int, rows: int = FEW_ROWS) -> Config:
+    """The configuration of a kernel for so many rows of queries, those of all heads."""
+    bits = 8 * dtype.itemsize
+    by_size = TABLE[kernel][bits]
+    size = next(size for size in by_size if head_size <= size)
+    return OF_FEW_ROWS.get((kernel, bits, size), by_size[size]) if rows < FEW_ROWS else by_size[size]
 
 
 def product_precision(kernel: str, dtype: torch.dtype, precision: str) -> str:
