@@ -23,7 +23,7 @@ from unittest.mock import patch
 import torch
 
 from trigemm.kernels.tiles import gemmt, rows, syrk, trmm
-from trigemm.kernels.tiles.config import Config, RowConfig, TriangleConfig, product_config, row_config, triangle_config
+from trigemm.kernels.tiles.config import Config, RowConfig, TriangleConfig, TrmmConfig, row_config, triangle_config, trmm_config
 from trigemm.lab import environment, records
 from trigemm.lab.budget import torch_matmul
 from trigemm.lab.timing import interleaved
@@ -120,7 +120,7 @@ def call_of(case, a, b, out) -> Callable[[], None]:
 def configured(case, config, call):
     """The call with a configuration in place of the package's: it makes its plan now, and keeps it."""
     module = {"scores": rows, "gemmt": gemmt, "syrk": syrk, "trmm": trmm}[case.operation]
-    name = {"scores": "row_config", "trmm": "product_config"}.get(case.operation, "triangle_config")
+    name = {"scores": "row_config", "trmm": "trmm_config"}.get(case.operation, "triangle_config")
     plans = rows.plan if module is rows else module._plan
     plans.cache_clear()
     made = []
@@ -148,12 +148,12 @@ def compile_ahead(case, config):
 
 def config_in_use(case):
     """What the package takes for a case."""
-    dtype, (length, depth) = getattr(torch, case.dtype), case.shape[2:]
+    dtype, length = getattr(torch, case.dtype), case.shape[2]
     if case.operation == "scores":
-        return row_config(dtype, case.precision)
+        return row_config(dtype, case.precision, *case.shape[2:])
     if case.operation == "trmm":
-        return product_config(case.operation, dtype, case.precision)
-    return triangle_config(case.operation, dtype, case.precision, Triangle(length, length).size, depth)
+        return trmm_config(dtype, case.precision, addressable=True)
+    return triangle_config(case.operation, dtype, case.precision, Triangle(length, length).size, by_tma=True)
 
 
 def tune(case, pool, rounds):

@@ -83,9 +83,9 @@ def test_gemmt_by_rows(m, n, k, fill, dtype, device):
 
 
 @pytest.mark.parametrize("fill", [None, 0.5])
-@pytest.mark.parametrize("by_tma", [True, False])
-def test_rows_are_stored_by_tma_or_by_threads(fill, by_tma, device, monkeypatch):
-    config = dataclasses.replace(rows.row_config(torch.float32, "highest"), stores_by_tma=by_tma, group=2)
+@pytest.mark.parametrize(("by_tma", "parts"), [(True, False), (False, False), (False, True)])
+def test_rows_are_stored_by_tma_or_by_threads_and_columns_split_before_or_on_the_way(fill, by_tma, parts, device, monkeypatch):
+    config = dataclasses.replace(rows.row_config(torch.float32, "highest", 70, 16), stores_by_tma=by_tma, parts=parts, group=2)
     monkeypatch.setattr(rows, "row_config", lambda *_: config)
     rows.plan.cache_clear()
     for n in (72, 75):  # rows of 75 do not end at a multiple of 16 bytes

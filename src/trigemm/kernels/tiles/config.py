@@ -3,6 +3,7 @@
 Measured on one H200 with the L2 flushed; `benchmarks/tune_tiles.py` measures them again.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,11 +22,7 @@ class Config:
     num_stages: int
 
 
-HALF = {
-    "gemmt": Config("tf32", (128, 128, 64), num_warps=8, num_stages=3),
-    "syrk": Config("tf32", (128, 128, 64), num_warps=8, num_stages=3),
-    "trmm": Config("tf32", (128, 128, 64), num_warps=4, num_stages=3),
-}
+HALF = Config("tf32", (128, 128, 64), num_warps=4, num_stages=3)
 FLOAT32 = {
     "highest": Config("bf16x6", (128, 128, 64), num_warps=8, num_stages=3),
     "high": Config("bf16x3", (128, 128, 64), num_warps=8, num_stages=3),
@@ -45,6 +42,30 @@ class TriangleConfig(Config):
     side: int = 0
 
 
+MULTIPROCESSORS = 132  # of an H200
+POINTERS_FEW = TriangleConfig("tf32", (64, 64, 64), num_warps=4, num_stages=3)
+POINTERS = TriangleConfig("tf32", (128, 128, 64), num_warps=8, num_stages=3)
+TWO_A_MULTIPROCESSOR = TriangleConfig("tf32", (64, 64, 64), num_warps=4, num_stages=6, by_tma=True)
+FOUR_A_MULTIPROCESSOR = TriangleConfig("tf32", (64, 64, 64), num_warps=4, num_stages=3, by_tma=True)
+LARGE = TriangleConfig("tf32", (128, 128, 64), num_warps=4, num_stages=3, by_tma=True)
+
+# (up to so many tiles of 64 x 64 for each multiprocessor, configuration)
+GEMMT = (
+    (0.5, TriangleConfig("tf32", (64, 32, 256), num_warps=4, num_stages=3, by_tma=True)),
+    (2, TWO_A_MULTIPROCESSOR),
+    (4, FOUR_A_MULTIPROCESSOR),
+    (16, LARGE),
+    (math.inf, TriangleConfig("tf32", (128, 256, 64), num_warps=8, num_stages=4, by_tma=True, side=1024)),
+)
+SYRK = (
+    (0.5, TriangleConfig("tf32", (64, 64, 128), num_warps=4, num_stages=4, by_tma=True)),
+    (2, TWO_A_MULTIPROCESSOR),
+    (4, FOUR_A_MULTIPROCESSOR),
+    (16, LARGE),
+    (math.inf, replace(LARGE, num_stages=4)),
+)
+
+
 @dataclass(frozen=True)
 class RowConfig(Config):
     """The same for products by rows of tiles.
@@ -52,11 +73,13 @@ class RowConfig(Config):
     group          how many matrices are worked on at a time
     stores_by_tma  whether tiles are stored by TMA, else by the threads
     registers      the most that a thread may have; None: as many as it likes
+    parts          whether float32 columns are split in memory, once for all rows of tiles, before they are multiplied
     """
 
     group: int = 32
     stores_by_tma: bool = False
     registers: int | None = None
+    parts: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +99,13 @@ class TrmmConfig(Config):
 
 
 TRMM_TF32 = TrmmConfig("tf32", (128, 128, 32), num_warps=4, num_stages=3, by_tma=True)
-ROW_HALF = RowConfig("tf32", (64, 128, 0), num_warps=4, num_stages=3)
+SHORT = 64
+"""Inner dimensions up to this have configurations of their own in products by rows."""
+
+ROW_HALF = {
+    True: RowConfig("tf32", (64, 128, 0), num_warps=4, num_stages=3, registers=128),
+    False: RowConfig("tf32", (128, 128, 0), num_warps=8, num_stages=3, group=8, registers=128),
+}
 ROW_FLOAT32 = {
     "highest": RowConfig("float16x2", (128, 64, 0), num_warps=4, num_stages=3, group=96, stores_by_tma=True),
     "high": RowConfig("float16", (128, 64, 0), num_warps=4, num_stages=3, group=96, stores_by_tma=True),
@@ -84,28 +113,41 @@ ROW_FLOAT32 = {
 }
 
 
-def product_config(operation: str, dtype: torch.dtype, precision: str) -> Config:
-    """For an operation by tiles; `precision` is "highest", "high" or "medium" and concerns float32 alone."""
-    return FLOAT32[precision] if dtype == torch.float32 else HALF[operation]
+def triangle_config(operation: str, dtype: torch.dtype, precision: str, entries: int, by_tma: bool) -> TriangleConfig:
+    """For gemmt or syrk, of so many `entries` in the triangles of all matrices; by_tma, whether TMA can address the operands.
 
-
-def triangle_config(operation: str, dtype: torch.dtype, precision: str, entries: int, k: int) -> TriangleConfig:
-    """For gemmt or syrk: `entries` of the triangle, of `k` products each."""
-    return TriangleConfig(**vars(product_config(operation, dtype, precision)))
+    `precision` is "highest", "high" or "medium" and concerns float32 alone. What decides is how many programs a multiprocessor
+    holds at a time, and how many there are for it.
+    """
+    if dtype == torch.float32:
+        return TriangleConfig(**vars(FLOAT32[precision]), by_tma=by_tma and precision != "medium")
+    squares = entries / 64**2 / MULTIPROCESSORS  # tiles of 64 x 64 for each multiprocessor
+    if not by_tma:
+        return POINTERS_FEW if squares <= 2 else POINTERS
+    for most, config in SYRK if operation == "syrk" else GEMMT:
+        if squares <= most:
+            return config
+    raise AssertionError("the last configuration is for any number")
 
 
 def trmm_config(dtype: torch.dtype, precision: str, addressable: bool) -> TrmmConfig:
     """For trmm, of operands that are `addressable` by TMA or not."""
     if dtype == torch.float32 and precision == "high" and addressable:
         return TRMM_TF32
-    return TrmmConfig(**vars(product_config("trmm", dtype, precision)))
+    return TrmmConfig(**vars(FLOAT32[precision] if dtype == torch.float32 else HALF))
 
 
-def row_config(dtype: torch.dtype, precision: str, aligned: bool = True) -> RowConfig:
-    """For a product by rows of tiles, with the whole inner dimension in one tile.
+def row_config(dtype: torch.dtype, precision: str, m: int, k: int, aligned: bool = True) -> RowConfig:
+    """For a product of `m` rows by rows of tiles, with the whole inner dimension `k` in one tile.
 
-    Rows of the result that are not `aligned` to 16 bytes are stored an element at a time by the threads. An address for each of
-    a larger tile's elements would not fit their registers.
+    A pass that splits the columns of a float32 product pays where each would else be split often, or is long. Rows of the result
+    that are not `aligned` to 16 bytes are stored an element at a time by the threads: an address for each of a larger tile's
+    elements would not fit their registers.
     """
-    config = ROW_FLOAT32[precision] if dtype == torch.float32 else ROW_HALF
-    return config if aligned else replace(config, blocks=(64, 64, 0), num_warps=4, stores_by_tma=False)
+    if dtype != torch.float32:
+        config = ROW_HALF[k <= SHORT]
+    else:
+        config = ROW_FLOAT32[precision]
+        if precision != "medium" and (k > SHORT or m >= 2048):
+            config = replace(config, blocks=(64, 64, 0), num_stages=2, group=32, stores_by_tma=False, parts=True)
+    return config if aligned else replace(config, blocks=(64, 64, 0), num_warps=4, stores_by_tma=False, registers=None)

@@ -73,20 +73,25 @@ def load_flags(ptr, n):
 @triton.jit
 def multiply_tile(
     a, a_low, a_unscale, b_desc, low_desc, unscale_ptr, batch0, batch1, batch2, column, N, alpha,
-    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """alpha * a @ bᵀ for rows `column` to column + BN of one matrix of `b`, [BM, BN]."""
+    """alpha * a @ bᵀ for rows `column` to column + BN of one matrix of `b`, [BM, BN], and the flags of these rows.
+
+    Where `a` has been split, alpha is in `a_unscale`. With PARTS, `b` has been split as well, and its flags are elsewhere.
+    """
     b = load_block(b_desc, batch0, batch1, batch2, column, BN, BK)
+    flags = tl.zeros([BN], tl.int32)
     if PRECISION == "float16" or PRECISION == "float16x2":
-        columns = column + tl.arange(0, BN)
-        b_unscale = tl.load(unscale_ptr + columns, mask=columns < N, other=0.0)
-        if PRECISION == "float16":
-            acc = tl.dot(a, b.T)
+        if PARTS:
+            columns = column + tl.arange(0, BN)
+            b_unscale = tl.load(unscale_ptr + columns, mask=columns < N, other=0.0)
+            b_low = load_block(low_desc, batch0, batch1, batch2, column, BN, BK) if PRECISION == "float16x2" else b
         else:
-            acc = multiply_parts(a, a_low, b, load_block(low_desc, batch0, batch1, batch2, column, BN, BK))
-        return acc * a_unscale[:, None] * b_unscale[None, :]
+            b, b_low, b_unscale, flags = split_rows(b)
+        acc = multiply_parts(a, a_low, b, b_low) if PRECISION == "float16x2" else tl.dot(a, b.T)
+        return acc * a_unscale[:, None] * b_unscale[None, :], flags
     else:
-        return multiply_add(a, b.T, tl.zeros([BM, BN], tl.float32), PRECISION) * alpha
+        return multiply_add(a, b.T, tl.zeros([BM, BN], tl.float32), PRECISION) * alpha, flags
 
 
 @triton.jit
@@ -120,8 +125,8 @@ def rows_kernel(
     a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
     alpha, fill, diagonal, M, N, group, matrices, programs, size1, size2,
     a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
-    C_VECTOR: tl.constexpr, C_ALIGN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, BY_TMA: tl.constexpr,
-    INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    C_VECTOR: tl.constexpr, C_ALIGN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr,
+    BY_TMA: tl.constexpr, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One row of tiles a program; to repair ("ieee"), those of REPAIRS rows that are flagged."""
     if PRECISION == "ieee":
@@ -135,14 +140,14 @@ def rows_kernel(
                     number, a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
                     alpha, fill, diagonal, M, N, group, matrices, size1, size2,
                     a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
-                    C_VECTOR, C_ALIGN, REST, PRECISION, BY_TMA, INDEX, BM, BN, BK, STAGES,
+                    C_VECTOR, C_ALIGN, REST, PRECISION, PARTS, BY_TMA, INDEX, BM, BN, BK, STAGES,
                 )  # fmt: skip
     else:
         row_of_tiles(
             tl.program_id(0), a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
             alpha, fill, diagonal, M, N, group, matrices, size1, size2,
             a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
-            C_VECTOR, C_ALIGN, REST, PRECISION, BY_TMA, INDEX, BM, BN, BK, STAGES,
+            C_VECTOR, C_ALIGN, REST, PRECISION, PARTS, BY_TMA, INDEX, BM, BN, BK, STAGES,
         )  # fmt: skip
 
 
@@ -151,8 +156,8 @@ def row_of_tiles(
     number, a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
     alpha, fill, diagonal, M, N, group, matrices, size1, size2,
     a_step0, a_step1, a_step2, b_step0, b_step1, b_step2, c_batch0, c_batch1, c_batch2, c_row,
-    C_VECTOR: tl.constexpr, C_ALIGN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, BY_TMA: tl.constexpr,
-    INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
+    C_VECTOR: tl.constexpr, C_ALIGN: tl.constexpr, REST: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr,
+    BY_TMA: tl.constexpr, INDEX: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     tile_rows = tl.cdiv(M, BM)
     tile_columns = tl.cdiv(N, BN)
@@ -177,7 +182,8 @@ def row_of_tiles(
     # A batch dimension that an operand is stretched over is single in its descriptor, and its step is 0.
     b0, b1, b2 = batch0 * b_step0, batch1 * b_step1, batch2 * b_step2
     SPLIT: tl.constexpr = PRECISION == "float16" or PRECISION == "float16x2"
-    if SPLIT:
+    b_flags = tl.zeros([BN], tl.int32)
+    if PARTS:
         matrix = ((b0 * (1 + (size1 - 1) * b_step1) + b1) * (1 + (size2 - 1) * b_step2) + b2).to(tl.int64)
         unscale_ptr += matrix * N
         b_flags = load_flags(b_flags_ptr + matrix * tl.cdiv(N, SPLIT_ROWS), tl.cdiv(tl.minimum(live * BN, N), SPLIT_ROWS))
@@ -190,14 +196,16 @@ def row_of_tiles(
     else:
         a_low, a_unscale = a, alpha
     for j in tl.range(0, live, num_stages=STAGES):
-        acc = multiply_tile(
+        acc, flags = multiply_tile(
             a, a_low, a_unscale, b_desc, low_desc, unscale_ptr, b0, b1, b2, j * BN, N, alpha,
-            PRECISION, BM, BN, BK,
+            PRECISION, PARTS, BM, BN, BK,
         )  # fmt: skip
+        if SPLIT and not PARTS:
+            b_flags |= flags
         columns = j * BN + tl.arange(0, BN)  # [BN]
         if REST == "fill" and j >= inside:
             acc = tl.where(columns[None, :] - rows[:, None] <= diagonal, acc, fill)
-        if BY_TMA and (REST == "fill" or j < inside):
+        if BY_TMA and (REST != "keep" or j < inside):
             c_desc.store([batch0, batch1, batch2, top, j * BN], acc.to(c_ptr.dtype.element_ty).reshape(1, 1, 1, BM, BN))
         elif REST == "fill" or j < inside:
             store_tile(c_ptr, acc, rows, columns, M, N, c_row, 1, "row", C_ALIGN)
@@ -239,12 +247,12 @@ def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: s
     """One program a row of tiles."""
     m, n, k = *c.shape[-2:], a.shape[-1]
     described = addressable(c)
-    config = row_config(a.dtype, precision, described)
+    config = row_config(a.dtype, precision, m, k, described)
     bm, bk = config.blocks[0], max(16, triton.next_power_of_2(k))
     vector, align = (c.vector, c.align) if described else (1, 1)
 
     def launch(batches: Batches, precision: str) -> Launch | SplitFirst:
-        split = precision in ("float16", "float16x2")
+        split = config.parts and precision != "ieee"
         # The launch that repairs what cannot be split is rare: small tiles compile fast.
         bn, stages = (REPAIRED, 1) if precision == "ieee" else (config.blocks[1], config.num_stages)
         options = {"maxnreg": config.registers} if config.registers and precision != "ieee" else {}
@@ -266,7 +274,7 @@ def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: s
             ceil_div(programs, REPAIRS.value) if precision == "ieee" else programs,
             (
                 diagonal, m, n, config.group, batches.matrices, programs, *batches.sizes[1:], *steps, *out_strides,
-                vector, align, rest, precision, described and (config.stores_by_tma or align == 1),
+                vector, align, rest, precision, split, described and (config.stores_by_tma or align == 1),
                 tl.int64 if (bm + 1) * c.stride[-2] >= 2**31 else tl.int32, bm, bn, bk, stages,
             ),
             offsets=(*batches.offsets, 0, 0, 0, 0) if split else batches.offsets,
