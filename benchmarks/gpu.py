@@ -57,6 +57,7 @@ STEPS = (
         "verify", "check", 400, (*TRIGEMM, "verify", "--device", "cuda", "--cases", "10000", "--jobs", "JOBS", "--save", "OUT"),
         "benchmarks/verification.jsonl",
     ),
+    Step("cases", "check", 400, _script("gpu", "bench", "--out", "OUT", "--repeats", "3")),
     Step("memcheck", "check", 200, (*SANITIZER, "--tool", "memcheck", "--report-api-errors", "no", *_script("sanitize")),
          environment=(("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),)),
     Step("racecheck", "check", 200, (*SANITIZER, "--tool", "racecheck", *_script("sanitize"))),
@@ -136,11 +137,12 @@ def run(step: Step, out: Path, jobs: int) -> tuple[str, float]:
     return ended, time.monotonic() - begin
 
 
-def bench(out: Path) -> int:
-    """Every case of BENCHES in one process, so that PyTorch starts and a kernel compiles once."""
+def bench(out: Path, repeats: int) -> int:
+    """Every case of BENCHES in one process, so that PyTorch starts once. With few repeats: to verify and to compile."""
     from trigemm.cli.main import app
 
-    codes = [app([*("bench", "--save", str(out)), *case.split()], standalone_mode=False) for case in BENCHES]
+    options = ("bench", "--save", str(out), "--repeats", str(repeats))
+    codes = [app([*options, *case.split()], standalone_mode=False) for case in BENCHES]
     return max(code or 0 for code in codes)
 
 
@@ -151,6 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="where logs and records go; for `bench`, the file of the records")
     parser.add_argument("--only", nargs="+", metavar="STEP", choices=[step.name for step in STEPS], help="these steps alone")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="processes of a step")
+    parser.add_argument("--repeats", type=int, default=100, help="for `bench`: times that each case is measured")
     parser.add_argument("--seconds", type=float, help="begin no step whose limit ends later")
     given = parser.parse_args(arguments)
     console = terminal.console()
@@ -166,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.out is None:
         parser.error("say where logs and records go: --out DIR")
     if given.kind == "bench":
-        return bench(given.out)
+        return bench(given.out, given.repeats)
     given.out.mkdir(parents=True, exist_ok=True)
     steps = [step for step in STEPS if step.kind == given.kind and (not given.only or step.name in given.only)]
     begin = time.monotonic()
