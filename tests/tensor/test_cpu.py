@@ -5,7 +5,8 @@ import pytest
 
 from trigemm.tensor import CpuBackend
 from trigemm.tensor.backend import UNARY
-from trigemm.tensor.cpu import SMALL, SMALL_PRODUCT, SMALL_SQUARE
+from trigemm.tensor.cpu import SMALL, SMALL_PRODUCT, SMALL_SQUARE, TINY
+from trigemm.tensor.ufuncs import ARITHMETIC, quietly
 
 BACKEND = CpuBackend()
 
@@ -17,9 +18,36 @@ def random(*shape):
 @pytest.mark.parametrize("code", UNARY)
 def test_functions_of_large_arrays_are_those_of_their_parts(code, near):
     x = random(200, 300)
-    assert x.size >= SMALL > x[:50].size
-    parts = [BACKEND.unary(code, x[begin : begin + 50]) for begin in range(0, 200, 50)]
+    assert x.size >= TINY > x[:10].size
+    parts = [BACKEND.unary(code, x[begin : begin + 10]) for begin in range(0, 200, 10)]
     near(BACKEND.unary(code, x), np.concatenate(parts), rtol=1e-6, magnitude=1e-2)
+
+
+@pytest.mark.parametrize("code", ARITHMETIC)
+@pytest.mark.parametrize("shapes", [((200, 300), (300,)), ((200, 1), (200, 300)), ((200, 300), ()), ((200, 1), (1, 300))])
+def test_stretched_operands(code, shapes, near):
+    a, b = (random(*shape) for shape in shapes)
+    exact = ARITHMETIC[code](a.astype(np.float64), b.astype(np.float64))
+    out = BACKEND.binary(code, a, b)
+    assert out.dtype == np.float32
+    near(out, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4, 6), (3, 5, 30, 40), (17, 2, 4, 3), (300, 7), (7, 300), (30,)])
+def test_sums_along_an_axis(shape, near):
+    x = random(*shape)
+    for axis in range(x.ndim):
+        out = BACKEND.sum_axis(x, axis)
+        assert (out.dtype, out.shape) == (x.dtype, x.shape[:axis] + x.shape[axis + 1 :])
+        near(out, x.astype(np.float64).sum(axis), rtol=1e-6)
+
+
+def test_nothing_warns_not_even_within_a_finalizer():
+    huge = np.full(3, 3e38, np.float32)
+    assert np.isinf(BACKEND.binary("mul", huge, huge)).all()
+    inner = []
+    quietly(lambda x: inner.append(BACKEND.binary("mul", x, x)), huge)
+    assert np.isinf(inner[0]).all()
 
 
 @pytest.mark.parametrize("size", [3, 40])

@@ -4,22 +4,34 @@ NumPy computes what it computes as fast as any, and all that is small; of large 
 shares out among cores. What each primitive must give, tests write out in float64, without torch.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from trigemm.kernels.catalogue import serving
+from trigemm.tensor.ufuncs import ARITHMETIC, COMPARISONS, SHARED_ARITHMETIC, SHARED_UNARY, UNARY, quietly
 
 Array = np.ndarray[Any, Any]
 
-HALF = np.dtype("float16")
-NAMES = {np.dtype(name): name for name in ("float64", "float32", "float16", "int64")}  # NumPy makes a dtype's name anew each time
+DTYPES = {name: np.dtype(name) for name in ("float64", "float32", "float16", "int64")}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}  # NumPy makes a dtype's name anew each time
+HALF = DTYPES["float16"]
 
 SMALL = 2**15
-"""Elements below which torch works on one core too, and handing an array over costs more than it saves."""
+"""Elements below which torch works on one core too, and handing an array over costs more than most operations save."""
+
+TINY = 2**12
+"""Elements below which that holds of all operations, also of those for which torch has the faster loops."""
+
+SMALL_SUM = 2**13
+"""Elements up to which NumPy sums, by products with ones, on one core."""
+
+FEW = 16
+"""Rows up to which a sum of one after the other is as exact as one in stages."""
+
+ONES = {dtype: np.ones(256, dtype) for dtype in (np.dtype("float32"), np.dtype("float64"))}
 
 SMALL_PRODUCT = 2**18
 """Multiply-adds up to which a product is NumPy's, on one core."""
@@ -30,14 +42,13 @@ SMALL_SQUARE = 2**17
 Torch = torch.Tensor
 
 
-def _torch(a: Array) -> Torch:
-    """The same memory as a torch tensor, whose functions use all cores and vector units."""
-    return torch.from_numpy(a)
+_torch = torch.from_numpy
+"""The same memory as a torch tensor, whose functions use all cores and vector units."""
 
 
 def _wide(a: Array) -> Torch:
     """The same, in the dtype in which elements are summed."""
-    return torch.from_numpy(a).float() if a.dtype == HALF else torch.from_numpy(a)
+    return _torch(a).float() if a.dtype == HALF else _torch(a)
 
 
 def _like(x: Torch, a: Array) -> Array:
@@ -46,34 +57,10 @@ def _like(x: Torch, a: Array) -> Array:
     return out if out.dtype == a.dtype else out.astype(a.dtype)
 
 
-Ufunc = Callable[..., Any]
-
-UNARY: dict[str, Ufunc] = {"neg": np.negative, "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "tanh": np.tanh}
-
-SHARED_UNARY: dict[str, Callable[[Torch], Torch]] = {
-    "exp": torch.exp,
-    "log": torch.log,
-    "tanh": torch.tanh,
-    "gelu": partial(torch.nn.functional.gelu, approximate="tanh"),
-}
-"""What takes longer to compute than to read, so that a second core helps; and what NumPy has no function for."""
-
-BINARY: dict[str, Ufunc] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "maximum": np.maximum,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "equal": np.equal,
-}
-
-
-def _dtype(name: str) -> str:
+def _dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         raise TypeError("CpuBackend: NumPy has no bfloat16; it lives on a CudaBackend; take float32 or float16 here")
-    return name
+    return DTYPES[name]
 
 
 class CpuBackend:
@@ -117,30 +104,35 @@ class CpuBackend:
         return np.full(shape, value, _dtype(dtype))
 
     def cast(self, a: Array, dtype: str) -> Array:
-        if dtype != "int64":
-            return _torch(a).to(getattr(torch, _dtype(dtype))).numpy()  # NumPy converts half precision one by one
-        with np.errstate(invalid="ignore"):
-            out = a.astype(dtype)
-        if a.dtype.kind == "f":
-            out[np.isnan(a)] = np.iinfo(np.int64).min
+        if dtype == "int64":
+            with np.errstate(invalid="ignore"):
+                out = a.astype(dtype)
+            if a.dtype.kind == "f":
+                out[np.isnan(a)] = np.iinfo(np.int64).min
+            return out
+        out = np.empty(a.shape, _dtype(dtype))
+        _torch(out).copy_(_torch(a))  # NumPy converts half precision one by one
         return out
 
-    @np.errstate(all="ignore")
     def unary(self, code: str, a: Array) -> Array:
-        if code in UNARY and (a.size < SMALL or code not in SHARED_UNARY):
-            return np.asarray(UNARY[code](a))
-        return _like(SHARED_UNARY[code](_torch(a)), a)
+        if code in UNARY and (a.size < TINY or code not in SHARED_UNARY):
+            return quietly(UNARY[code], a)
+        return SHARED_UNARY[code](_torch(a)).numpy()
 
-    @np.errstate(all="ignore")
     def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
+        if code in ARITHMETIC:
+            if getattr(a, "size", 1) + getattr(b, "size", 1) >= SMALL and _stretches(a, b):
+                shared: Array = SHARED_ARITHMETIC[code](_torch(a), _torch(b)).numpy()
+                return shared
+            return quietly(ARITHMETIC[code], a, b)
         dtype = a.dtype if isinstance(a, np.ndarray) else np.asarray(b).dtype
+        if code in COMPARISONS:
+            return quietly(COMPARISONS[code], a, b).astype(dtype)
         if code == "masked_fill":
             return np.where(np.equal(b, 0), a, dtype.type(param))
-        if code == "gelu_backward":
-            grad, x = (_torch(np.asarray(y, dtype)) for y in (a, b))
-            return _like(torch.ops.aten.gelu_backward(*torch.broadcast_tensors(grad, x), approximate="tanh"), np.empty(0, dtype))
-        out = np.asarray(BINARY[code](a, b))
-        return out if out.dtype == dtype else out.astype(dtype)
+        grad, x = np.broadcast_arrays(np.asarray(a, dtype), np.asarray(b, dtype))
+        out: Array = torch.ops.aten.gelu_backward(_torch(grad), _torch(x), approximate="tanh").numpy()
+        return out
 
     def permute(self, a: Array, axes: Sequence[int]) -> Array:
         if a.size < SMALL:
@@ -162,28 +154,38 @@ class CpuBackend:
         return out
 
     def sum_axis(self, a: Array, axis: int) -> Array:
-        return _like(_wide(a).sum(axis), a)  # in stages along any axis, where NumPy adds up one after the other along some
+        n, last = a.shape[axis], a.ndim - 1
+        if a.size <= SMALL_SUM and n <= 256 and a.dtype != HALF:
+            if axis == last:
+                return quietly(np.matmul, a, ONES[a.dtype][:n])
+            if axis == last - 1:
+                return quietly(np.matmul, ONES[a.dtype][:n], a)
+            if n <= FEW:
+                return quietly(np.add.reduce, a, axis)
+        out = np.empty(a.shape[:axis] + a.shape[axis + 1 :], a.dtype)
+        torch.sum(_torch(a), axis, out=_torch(out))  # in stages along any axis, where NumPy adds one after the other along some
+        return out
 
     def sum(self, a: Array) -> Array:
         if a.size < SMALL and a.dtype != HALF:
-            return np.asarray(a.reshape(-1).sum())  # in stages too, as all lies along one axis
+            return quietly(np.add.reduce, a, None)  # in stages too, as all lies along one axis
         return _like(_wide(a).sum(), a)
 
     def max_axis(self, a: Array, axis: int) -> Array:
-        return _torch(a).amax(axis).numpy()
+        out = np.empty(a.shape[:axis] + a.shape[axis + 1 :], a.dtype)
+        torch.amax(_torch(a), axis, out=_torch(out))
+        return out
 
     def softmax(self, a: Array) -> Array:
-        return _like(torch.softmax(_wide(a), -1), a)
+        return torch.softmax(_torch(a), -1).numpy()
 
     def log_softmax(self, a: Array) -> Array:
-        return _like(torch.log_softmax(_wide(a), -1), a)
+        return torch.log_softmax(_torch(a), -1).numpy()
 
-    @np.errstate(all="ignore")
     def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
         left, right = (x.swapaxes(-1, -2) if turned else x for x, turned in ((a, transpose_a), (b, transpose_b)))
         if left.size * right.shape[-1] <= SMALL_PRODUCT and a.dtype != HALF:
-            product: Array = np.matmul(left, right)
-            return product
+            return quietly(np.matmul, left, right)
         return _like(_wide(left) @ _wide(right), a)
 
     def gemmt(
@@ -226,14 +228,24 @@ class CpuBackend:
         return table.take(indices, axis=0)
 
     def scatter_add(self, updates: Array, indices: Array, rows: int) -> Array:
-        _check_range("scatter_add", indices, rows)
-        flat = _wide(updates).reshape(indices.size, updates.shape[-1])
-        sums = torch.zeros((rows, updates.shape[-1]), dtype=flat.dtype)
-        return _like(sums.index_add_(0, _torch(indices.reshape(-1)), flat), updates)
+        flat = _wide(updates.reshape(indices.size, updates.shape[-1]))
+        sums = np.zeros((rows, updates.shape[-1]), np.float32 if updates.dtype == HALF else updates.dtype)
+        try:
+            _torch(sums).index_add_(0, _torch(indices.reshape(-1)), flat)
+        except (IndexError, RuntimeError):
+            _check_range("scatter_add", indices, rows)
+            raise
+        return sums.astype(updates.dtype, copy=False)
 
     def cross_entropy(self, logits: Array, targets: Array) -> Array:
-        _check_range("cross_entropy", targets, logits.shape[1])
-        return _like(torch.nn.functional.cross_entropy(_wide(logits), _torch(targets), reduction="none"), logits)
+        loss: Array = np.empty(len(logits), np.float32 if logits.dtype == HALF else logits.dtype)
+        try:
+            torch.gather(torch.log_softmax(_wide(logits), 1), 1, _torch(targets[:, None]), out=_torch(loss[:, None]))
+        except (IndexError, RuntimeError):
+            _check_range("cross_entropy", targets, logits.shape[1])
+            raise
+        np.negative(loss, loss)
+        return loss.astype(logits.dtype, copy=False)
 
     def cross_entropy_backward(self, grad: Array, logits: Array, targets: Array) -> Array:
         share = torch.softmax(_wide(logits), 1)
@@ -241,26 +253,40 @@ class CpuBackend:
         return _like(share.mul_(_wide(grad)[:, None]), logits)
 
     def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
-        y, mean, rstd = torch.native_layer_norm(_wide(x), weight.shape, _wide(weight), _wide(bias), eps)
-        return _like(y, x), mean.numpy().reshape(-1), rstd.numpy().reshape(-1)
+        if x.dtype == HALF:
+            x, weight, bias = (self.cast(each, "float32") for each in (x, weight, bias))
+            wide, means, rstds = self.layer_norm(x, weight, bias, eps)
+            return self.cast(wide, "float16"), means, rstds
+        y, mean, rstd = torch.native_layer_norm(_torch(x), weight.shape, _torch(weight), _torch(bias), eps)
+        return y.numpy(), mean.numpy().ravel(), rstd.numpy().ravel()
 
     def layer_norm_backward(self, grad: Array, x: Array, weight: Array, mean: Array, rstd: Array) -> tuple[Array, Array, Array]:
-        columns = (_torch(each)[:, None] for each in (mean, rstd))
-        factors = *columns, _wide(weight), _wide(weight)  # the second in place of the bias, of which only the shape counts
-        dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(_wide(grad), _wide(x), weight.shape, *factors, [True] * 3)
+        columns, factor = (_torch(each[:, None]) for each in (mean, rstd)), _wide(weight)
+        dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
+            _wide(grad), _wide(x), weight.shape, *columns, factor, factor, [True] * 3
+        )  # the second factor in place of the bias, of which only the shape counts
         return _like(dx, x), _like(dweight, weight), _like(dbias, weight)
 
     def adamw(
         self, param: Array, grad: Array, m: Array, v: Array, *,
         step: int | Array, lr: float | Array, beta1: float, beta2: float, eps: float, weight_decay: float,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
-        number, rate, slope = np.asarray(step).item(), np.asarray(lr).item(), _wide(grad)
-        new_m = _wide(m).lerp(slope, 1 - beta1)
-        new_v = (_wide(v) * beta2).addcmul_(slope, slope, value=1 - beta2)
-        root = (1 - beta2**number) ** 0.5  # taken out of the square root, so that one pass less is made
-        size = new_v.sqrt().add_(eps * root)
-        new = (_wide(param) * (1 - rate * weight_decay)).addcdiv_(new_m, size, value=-rate * root / (1 - beta1**number))
-        return _like(new, param), _like(new_m, m), _like(new_v, v)
+        wide = np.result_type(param, m, np.float32)
+        new = [np.empty(x.shape, wide) for x in (param, m, v)]
+        p, n, w = (_torch(x).copy_(_torch(old)) for x, old in zip(new, (param, m, v), strict=True))
+        slope, number = _torch(grad.astype(wide, copy=False)), _torch(np.array(step, np.float32).reshape(()))
+        torch._fused_adamw_(
+            [p], [slope], [n], [w], [], [number], lr=float(np.asarray(lr).item()), beta1=beta1, beta2=beta2,
+            eps=eps, weight_decay=weight_decay, amsgrad=False, maximize=False,
+        )  # fmt: skip
+        new_param, new_m, new_v = (x.astype(old.dtype, copy=False) for x, old in zip(new, (param, m, v), strict=True))
+        return new_param, new_m, new_v
+
+
+def _stretches(a: Any, b: Any) -> bool:
+    """Whether one of two arrays of different shapes is stretched; numbers do not count."""
+    shapes = np.shape(a), np.shape(b)
+    return shapes[0] != shapes[1] and () not in shapes
 
 
 def _above(rows: int, columns: int, diagonal: int) -> Array:
@@ -269,12 +295,9 @@ def _above(rows: int, columns: int, diagonal: int) -> Array:
     return above
 
 
-@np.errstate(all="ignore")
 def _scaled(a: Array, alpha: float) -> Array:
     """alpha * a, in its place."""
-    if alpha != 1:
-        a *= alpha
-    return a
+    return a if alpha == 1 else quietly(np.multiply, a, alpha, a)
 
 
 def _check_range(operation: str, indices: Array, rows: int) -> None:
