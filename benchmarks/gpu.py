@@ -66,6 +66,7 @@ STEPS = (
     Step("attention", "measure", 200, _script("attention", "--save", "OUT"), "benchmarks/attention/h200.jsonl"),
     Step("reductions", "measure", 80, _script("tensor", "--sweep", "--seconds", "60")),
     Step("primitives", "measure", 300, _script("tensor", "--save", "OUT", "--seconds", "250"), "benchmarks/tensor/h200.jsonl"),
+    Step("stages", "measure", 60, _script("stages", "--save", "OUT"), "benchmarks/stages/h200.jsonl"),
     Step("peers", "measure", 120, _script("peers", "--save", "OUT"), "benchmarks/peers/h200.jsonl"),
     *(
         Step(f"sweep-{kernel}", "measure", 120, _script("attention", "--sweep", kernel, "--only", case, "--jobs", "JOBS"))
