@@ -14,11 +14,12 @@ def test_gather(inputs, dtype, agrees):
     agrees(gather(table, indices), lambda t, i: t[i], table, indices)
 
 
-def test_scatter_add(inputs, agrees):
-    updates, indices = inputs(4, 90, 21), inputs.indices(4, 90, below=7)
+@pytest.mark.parametrize(("shape", "below"), [((4, 90, 21), 7), ((4, 70, 5), 2), ((2, 33, 300), 1)])
+def test_scatter_add(inputs, agrees, shape, below):
+    updates, indices = inputs(*shape), inputs.indices(*shape[:2], below=below)
 
     def theirs(u, i):
-        return torch.zeros(8, 21, dtype=u.dtype).index_add(0, i.reshape(-1), u.reshape(-1, 21))
+        return torch.zeros(8, shape[2], dtype=u.dtype).index_add(0, i.reshape(-1), u.reshape(-1, shape[2]))
 
     agrees(scatter_add(updates, indices, 8), theirs, updates, indices, magnitude=theirs)
 

@@ -12,7 +12,7 @@ def test_segments(rows):
     inside = torch.randint(0, max(rows, 1), (300,), generator=generator)
     edges = torch.tensor([0, rows - 1, rows, -1, rows + 2**16, -(2**16), 2**63 - 1, -(2**63), max(0, rows - 1)])
     indices = torch.cat((edges, inside % 5, inside, edges))[torch.randperm(618, generator=generator)]
-    order, begin = segments(indices, rows)
+    numbers, order, begin = segments(indices, rows)
     assert begin.shape == (rows + 1,)
     for row in {0, 1, 4, rows // 2, rows - 1, *inside.tolist()} & set(range(rows)):
         assert torch.equal(order[begin[row] : begin[row + 1]], (indices == row).nonzero().flatten())
