@@ -57,7 +57,7 @@ def store_weights(
     else:
         rows = top.to(tl.int64) + tl.arange(0, BM)
         columns = j * BN + tl.arange(0, BN)
-        store_tile(w_ptr + matrix.to(tl.int64) * T * S, value, rows, columns, T, S, w_row, 1, "row", W_ALIGN)
+        store_tile(w_ptr + matrix.to(tl.int64) * T * w_row * W_ALIGN, value, rows, columns, T, S, w_row, 1, "row", W_ALIGN)
 
 
 @triton.jit
@@ -70,11 +70,12 @@ def store_blank(
     Without ZEROS, all of these lie above the diagonal.
     """
     columns = tl.where(place < before, place, after + place - before) * BN + tl.arange(0, BN)
-    rows = top.to(tl.int64) + tl.arange(0, BM)
+    rows = tl.arange(0, BM)
     value = tl.full([BM, BN], fill, tl.float32)
     if ZEROS:
-        value = tl.where(columns[None, :] - rows[:, None] > diagonal, value, 0.0)
-    store_tile(w_ptr + matrix.to(tl.int64) * T * S, value, rows, columns, T, S, w_row, 1, "row", W_ALIGN)
+        value = tl.where(columns[None, :] - rows[:, None] > diagonal + top, value, 0.0)
+    w_ptr += (matrix.to(tl.int64) * T + top) * w_row * W_ALIGN
+    store_tile(w_ptr, value, rows.to(tl.int64), columns, T - top, S, w_row, 1, "row", W_ALIGN)
 
 
 @triton.jit
