@@ -14,6 +14,7 @@ def test_segments(rows):
     indices = torch.cat((edges, inside % 5, inside, edges))[torch.randperm(618, generator=generator)]
     numbers, order, begin = segments(indices, rows)
     assert begin.shape == (rows + 1,)
+    assert torch.equal(numbers, numbers.sort()[0])
     for row in {0, 1, 4, rows // 2, rows - 1, *inside.tolist()} & set(range(rows)):
         assert torch.equal(order[begin[row] : begin[row + 1]], (indices == row).nonzero().flatten())
     assert begin[-1] - begin[0] == ((indices >= 0) & (indices < rows)).sum()
