@@ -65,8 +65,15 @@ def product_candidates(precision, depths=(64,), warps=(4, 8), stages=(2, 3, 4), 
         yield Config(precision, (bm, bn, bk), each, depth)
 
 
+def trmm_candidates(precision, depths):
+    for config in product_candidates(precision, depths):
+        yield TrmmConfig(**asdict(config))
+
+
 def triangle_candidates(precision, depths=(64,)):
-    for config, by_tma in product(product_candidates(precision, depths, shapes=((128, 128), (128, 256))), (True, False)):
+    for config, by_tma in product(
+        product_candidates(precision, depths, shapes=((64, 64), (128, 128), (128, 256))), (True, False)
+    ):
         yield TriangleConfig(**asdict(config), by_tma=by_tma)
 
 
@@ -84,9 +91,9 @@ def cases():
         *(Case(each, "bfloat16", "highest", LARGE, tuple(triangle_candidates("tf32"))) for each in ("gemmt", "syrk")),
         *(Case(each, "float32", "highest", LARGE, tuple(triangle_candidates("bf16x6", (32, 64)))) for each in ("gemmt", "syrk")),
         Case("gemmt", "float32", "high", LARGE, tuple(triangle_candidates("bf16x3", (32, 64)))),
-        Case("trmm", "bfloat16", "highest", VALUES, tuple(product_candidates("tf32", (64, 128)))),
-        Case("trmm", "float32", "high", VALUES, tuple(product_candidates("bf16x3", (32, 64)))),
-        Case("trmm", "float32", "highest", VALUES, tuple(product_candidates("bf16x6", (32, 64)))),
+        Case("trmm", "bfloat16", "highest", VALUES, tuple(trmm_candidates("tf32", (64, 128)))),
+        Case("trmm", "float32", "high", VALUES, tuple(trmm_candidates("bf16x3", (32, 64)))),
+        Case("trmm", "float32", "highest", VALUES, tuple(trmm_candidates("bf16x6", (32, 64)))),
     ]
     return {case.name: case for case in made}
 

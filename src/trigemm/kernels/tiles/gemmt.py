@@ -7,6 +7,7 @@ diagonal crosses are written whole.
 """
 
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -135,12 +136,16 @@ def gemmt_kernel(
 def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: str, precision: str) -> Plan:
     """One program a live tile, and one a dead tile where there is a fill."""
     m, n, k = *c.shape[-2:], a.shape[-1]
-    config = triangle_config("gemmt", a.dtype, precision, Triangle(m, n, "lower", diagonal).size, k)
+    a_order, b_order = tma_order(a), tma_order(b)
+    can_tma = has_tma(device) and bool(a_order and b_order)
+    entries = prod(c.shape[:-2]) * Triangle(m, n, "lower", diagonal).size
+    config = triangle_config("gemmt", a.dtype, precision, entries, can_tma)
+    by_tma = can_tma and config.by_tma
     bm, bn, bk = config.blocks
+    if bn > bm and b.order == "column":  # ptxas would make each product of 256 columns wait for the one before
+        bm, bn = bn, bm
     half = bn // 2 if bn > bm else bn
     side = config.side or max(bm, bn)
-    a_order, b_order = tma_order(a), tma_order(b)
-    by_tma = config.by_tma and has_tma(device) and bool(a_order and b_order)
     triangle = Triangle(ceil_div(m, bm) * bm, n, "lower", diagonal)
     squares = triangle.tiles(side, side)
     wholes = len(squares) * (side // bm) * (side // bn)
@@ -156,7 +161,7 @@ def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: 
             return (*(each(a_tensor) for each in left), *(each(b_tensor) for each in right), c_tensor)
 
         left = [describe_operand(a, batches, 0, (bm, bk), tma)]
-        right = [describe_operand(b, batches, 1, (bk, width), tma) for width in (bn, half)]
+        right = [describe_operand(b, batches, 1, (bk, bn), tma), describe_operand(b, batches, 1, (bk, half), tma and bn > bm)]
         return Launch(
             gemmt_kernel,
             batches.matrices * tiles,

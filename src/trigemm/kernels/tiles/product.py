@@ -61,6 +61,8 @@ def tile_product(
 
 def tma_order(x: Form) -> str:
     """The order in which TMA can address an operand: "row", "column" (its transposed matrices), or "" if in neither."""
+    if 0 in x.shape:
+        return ""
     return "row" if addressable(x) else "column" if addressable(x.mT) else ""
 
 

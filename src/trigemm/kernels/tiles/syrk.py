@@ -6,6 +6,7 @@ written as zeros. Every entry of the result is written exactly once, and a @ aáµ
 """
 
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import torch
@@ -36,9 +37,10 @@ def compute_tile(
     B: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """Compute the tile [B, BN] from (top, left) on, and write it and its mirror image."""
+    # The mirror image is the one computed: ptxas would make each product of 256 columns wait for the one before.
     acc, left_flags, right_flags = tile_product(
-        a, a_right, at, at, top, left, N, N, K, a_row, a_column, a_column, a_row,
-        A_ORDER, A_ALIGN, RIGHT_ORDER, A_ALIGN, BY_TMA, PRECISION, INDEX, B, BN, BK,
+        a_right, a, at, at, left, top, N, N, K, a_row, a_column, a_column, a_row,
+        A_ORDER, A_ALIGN, RIGHT_ORDER, A_ALIGN, BY_TMA, PRECISION, INDEX, BN, B, BK,
     )  # fmt: skip
     if PRECISION == "bf16x6":
         store_flag(flags_ptr, left_flags, right_flags)
@@ -53,8 +55,8 @@ def compute_tile(
             value += beta * c.to(tl.float32)
         store_tile(out_ptr, value, rows, columns, N, N, out_row, out_column, OUT_ORDER, OUT_ALIGN)
     else:
-        below = acc
-        above = tl.trans(acc) if MIRROR else tl.zeros([BN, B], tl.float32)
+        below = tl.trans(acc)
+        above = acc if MIRROR else tl.zeros([BN, B], tl.float32)
         if HAS_C:
             below += beta * load_tile(c_ptr, rows, columns, N, N, c_row, c_column, C_ORDER, C_ALIGN).to(tl.float32)
             if MIRROR:
@@ -116,10 +118,11 @@ def syrk_kernel(
 def _plan(a: Form, c: Form, out: Form, device: torch.device, has_c: bool, uplo: str, precision: str) -> Plan:
     """One program a live tile of the lower triangle."""
     n, k = a.shape[-2:]
-    config = triangle_config("syrk", a.dtype, precision, Triangle(n, n).size, k)
+    can_tma = has_tma(device) and bool(tma_order(a))
+    config = triangle_config("syrk", a.dtype, precision, prod(out.shape[:-2]) * Triangle(n, n).size, can_tma)
+    by_tma = can_tma and config.by_tma
     block, bn, bk = config.blocks
     side = config.side or bn
-    by_tma = config.by_tma and has_tma(device) and bool(tma_order(a))
     if bn > block:
         schedule = Triangle(n, n, "lower", -bn).tiles(side, side)
         wholes = len(schedule) * (side // block) * (side // bn)
@@ -132,7 +135,7 @@ def _plan(a: Form, c: Form, out: Form, device: torch.device, has_c: bool, uplo: 
         tma = by_tma and precision != "ieee"
         order = tma_order(a) if tma else a.order
         left = describe_operand(a, batches, 0, (block, bk), tma)
-        right = describe_operand(a, batches, 0, (bn, bk), tma)
+        right = describe_operand(a, batches, 0, (bn, bk), tma and bn > block)
 
         def describe(a_tensor: Tensor, c_tensor: Tensor, out_tensor: Tensor) -> tuple[Any, ...]:
             return left(a_tensor), right(a_tensor), c_tensor, out_tensor
