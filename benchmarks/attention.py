@@ -248,11 +248,12 @@ def peak_memory(tiny: bool) -> None:
 def candidates(kernel: str, bits: int) -> Iterator[tuple]:
     """Configurations worth a try, as arguments of `Config`."""
     rows, columns = ((64, 128), (32, 64, 128)) if kernel not in ("columns", "keys") else ((32, 64, 128), (64, 128))
-    for bm, bn, warps, stages, by_rows in product(rows, columns, (4, 8), (2, 3, 4) if bits == 16 else (1, 2, 3), (True, False)):
-        if by_rows or kernel not in ("columns", "keys"):
-            yield bm, bn, warps, stages, by_rows
+    for bm, bn, warps, stages, together in product(rows, columns, (4, 8), (2, 3, 4) if bits == 16 else (1, 2, 3), (0, 24)):
+        if not together or kernel not in ("columns", "keys"):
+            yield bm, bn, warps, stages, together
     if kernel == "weights":
-        yield from ((64, 64, 4, stages, True, registers) for stages in (2, 3) for registers in (128, 168))
+        shapes = ((64, 32), (64, 64)) if bits == 16 else ((64, 32),)
+        yield from ((*shape, 4, 3, 0, registers, 4) for shape in shapes for registers in (80, 96, 128, 168))
 
 
 def configured(kernel: str, case: Case, candidate: tuple) -> Callable[..., Results]:
@@ -300,7 +301,7 @@ def sweep(kernel: str, case: Case, device: str, arguments: argparse.Namespace) -
         except Exception as error:
             print(f"{candidate}: {str(error).splitlines()[0] if str(error) else type(error).__name__}", flush=True)
     times = interleaved(able, repeats=arguments.repeats, device=device, seconds=arguments.seconds)
-    print(f"{case.name}, {kernel}: BM, BN, warps, stages, by rows, registers")
+    print(f"{case.name}, {kernel}: BM, BN, warps, stages, together, registers, first stages")
     for name in sorted(times, key=lambda name: times[name].median_ms):
         print(f"    {1e3 * times[name].median_ms:9.1f} us  {name}", flush=True)
 

@@ -128,7 +128,7 @@ def test_masks_caps_and_scales(form, device):
 
 @pytest.mark.parametrize(
     ("shape", "dtype", "fill"),
-    [((1, 2, 1, 70, 70, 16), torch.float32, -2.5), ((2, 2, 1, 40, 88, 16), torch.float16, None)],
+    [((2, 2, 1, 70, 70, 16), torch.float32, -2.5), ((2, 2, 1, 40, 88, 16), torch.float16, None)],
     ids=["square", "cached"],
 )
 @pytest.mark.parametrize(
@@ -138,14 +138,14 @@ def test_masks_caps_and_scales(form, device):
 )
 def test_many_rows_of_tiles(form, shape, dtype, fill, device, monkeypatch):
     """Each row of tiles stores the weights of another that no key needs, whichever of the two has more of them."""
-    monkeypatch.setitem(TABLE["weights"][8 * dtype.itemsize], 64, Config(16, 16, 4, 2))
+    monkeypatch.setitem(TABLE["weights"][8 * dtype.itemsize], 64, Config(16, 16, 4, 2, together=3))
     batch, keys = shape[0], shape[4]
     form = dict(form)
     if "key_lengths" in form:
         form["key_lengths"] = form["key_lengths"][:batch].to(device)
     if "key_mask" in form:
         form["key_mask"] = form["key_mask"][:keys].expand(batch, keys).to(device)
-    Problem(device, shape, dtype, heads=(1,), fill=fill, **form).forward().check_forward()
+    Problem(device, shape, dtype, heads=(1, 0), fill=fill, **form).forward().check_forward()
 
 
 def test_losses_on_a_part_of_the_results(device):

@@ -181,7 +181,7 @@ def forward_plan(
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, keys // vector, *operands.orders, "tma" if store_fast else "row", vector,
             weights is not None, fill, listed, call.scores, call.window is not None, call.lengths is not None, call.mask,
-            precision, size, bm, bn, bk, cut.by_rows, cut.first_stages or cut.num_stages,
+            precision, size, bm, bn, bk, cut.together, cut.first_stages or cut.num_stages,
         )  # fmt: skip
         return ceil_div(queries, bm) * batch * heads, arguments, describe
 
@@ -276,7 +276,7 @@ def queries_plan(forms: tuple[Form, ...], row_sums: bool, upstream: Upstream, he
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, *operands.orders, *upstream, row_sums,
             call.scores, call.window is not None, call.lengths is not None, call.mask, precision,
-            size, bm, bn, bk, cut.by_rows,
+            size, bm, bn, bk, cut.together,
         )  # fmt: skip
         return ceil_div(queries, bm) * batch * all_heads, arguments, lambda *x: (*operands(*x[:6]), *x[6:])
 

@@ -16,7 +16,7 @@ class Config(NamedTuple):
     """How a kernel is cut and compiled.
 
     bm, bn       queries and keys in a tile
-    by_rows      the programs of all heads go from the longest rows to the shortest together, rather than head after head
+    together     heads whose programs go from the longest rows to the shortest side by side, before those of the next; 0: all
     registers    at most so many a thread, so that more programs fit; 0 leaves it to the compiler
     first_stages of the pipeline of the first of two passes; 0: as of the second
     """
@@ -25,7 +25,7 @@ class Config(NamedTuple):
     bn: int
     num_warps: int
     num_stages: int
-    by_rows: bool = True
+    together: int = 0
     registers: int = 0
     first_stages: int = 0
 

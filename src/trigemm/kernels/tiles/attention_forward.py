@@ -37,13 +37,16 @@ STRIDES = [f"{x}_{dim}" for x in "qkvo" for dim in ("batch", "head", "row", "col
 
 
 @triton.jit
-def row_program(tile_rows, matrices, BY_ROWS: tl.constexpr):
-    """(row of tiles, matrix) of this program: the longest rows first, of all matrices (BY_ROWS) or of one after the other."""
+def row_program(tile_rows, matrices, TOGETHER: tl.constexpr):
+    """(row of tiles, matrix) of this program: the longest rows first, of so many matrices side by side, or of all (0)."""
     number = tl.program_id(0)
-    if BY_ROWS:
+    if TOGETHER == 0:
         return tile_rows - 1 - number // matrices, number % matrices
     else:
-        return tile_rows - 1 - number % tile_rows, number // tile_rows
+        first = number // (TOGETHER * tile_rows) * TOGETHER
+        members = tl.minimum(TOGETHER, matrices - first)
+        turn = number - first * tile_rows
+        return tile_rows - 1 - turn // members, first + turn % members
 
 
 @triton.jit
@@ -201,12 +204,12 @@ def attention_kernel(
     V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr, O_ORDER: tl.constexpr, O_ALIGN: tl.constexpr,
     W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, WEIGHTS: tl.constexpr, FILL: tl.constexpr, LISTED: tl.constexpr,
     SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BY_ROWS: tl.constexpr, STAGES: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
         return
     EVERY: tl.constexpr = WINDOW or KEY_MASK or PRECISION == "ieee"
-    tile_row, matrix = row_program(tl.cdiv(T, BM), batches * heads, BY_ROWS)
+    tile_row, matrix = row_program(tl.cdiv(T, BM), batches * heads, TOGETHER)
     batch = matrix // heads
     head = matrix % heads
     if LISTED:

@@ -81,11 +81,11 @@ def queries_kernel(
     O_ORDER: tl.constexpr, O_ALIGN: tl.constexpr, DW_ORDER: tl.constexpr, DW_ALIGN: tl.constexpr,
     D_OUTPUT: tl.constexpr, D_WEIGHTS: tl.constexpr, D_SUMS: tl.constexpr, ROW_SUMS: tl.constexpr,
     SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, BY_ROWS: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TOGETHER: tl.constexpr,
 ):  # fmt: skip
     """ROW_SUMS: the row sums, with the output at `o_ptr`; else the gradient of the queries, written there."""
     EVERY: tl.constexpr = WINDOW or KEY_MASK or PRECISION == "bf16x6"  # one loop compiles twice as fast
-    tile_row, matrix = row_program(tl.cdiv(T, BM), batches * all_heads, BY_ROWS)
+    tile_row, matrix = row_program(tl.cdiv(T, BM), batches * all_heads, TOGETHER)
     batch = matrix // all_heads
     head = matrix % all_heads
     kv_head = head // group
