@@ -51,11 +51,16 @@ def assert_guards_untouched(buffer):
     assert buffer[..., -4:].isnan().all()
 
 
+def cases(m, n):
+    """(diagonal, fill): each diagonal and each way to treat the rest, few where matrices are large."""
+    few = [(0, None), (-20, 0.5)]
+    return few if m >= 100 and not HAS_CUDA else [*few, (3, -math.inf), (-20, None), (n, 0.5), (n, None), (-m, None), (-m, 0.5)]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("fill", [None, 0.5, -math.inf])
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_gemmt(m, n, k, fill, dtype, device):
-    for diagonal in (0, 3, -20, n, -m) if m < 100 or HAS_CUDA else (0, -20):
+def test_gemmt(m, n, k, dtype, device):
+    for diagonal, fill in cases(m, n):
         a, b = random(m, k, dtype=dtype, device=device), random(k, n, dtype=dtype, device=device)
         out, buffer = guarded(m, n, dtype=dtype, device=device)
         gemmt(a, b, out, alpha=0.5, diagonal=diagonal, fill=fill, precision="highest")
@@ -65,10 +70,9 @@ def test_gemmt(m, n, k, fill, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("fill", [None, 0.5, -math.inf])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 8, 8), (7, 40, 16), (70, 136, 72), (129, 64, 128), (66, 131, 64)])
-def test_gemmt_by_rows(m, n, k, fill, dtype, device):
-    for diagonal in (0, 3, -20, n, -m) if m < 100 or HAS_CUDA else (0, -20):
+def test_gemmt_by_rows(m, n, k, dtype, device):
+    for diagonal, fill in cases(m, n):
         a, b = random(2, m, 1, k, dtype=dtype, device=device).transpose(1, 2), random(n, k, dtype=dtype, device=device).mT
         b = b.expand(2, 3, k, n)
         a = a.expand(2, 3, m, k)

@@ -8,7 +8,7 @@ import torch
 from trigemm import reference
 from trigemm.kernels.tiles import gemmt as gemmt_module
 from trigemm.kernels.tiles import syrk as syrk_module
-from trigemm.kernels.tiles.config import TriangleConfig
+from trigemm.kernels.tiles.config import TriangleConfig, triangle_config
 from trigemm.kernels.tiles.gemmt import gemmt
 from trigemm.kernels.tiles.operand import form_of
 from trigemm.kernels.tiles.syrk import syrk
@@ -65,17 +65,15 @@ def random(*shape, columns_first=False, aligned=True):
 def test_gemmt(form, use):
     use(FORMS[form])
     for m, n, k, diagonal, fill in [
-        (1, 1, 1, 0, None),
         (7, 33, 20, 5, 0.5),
-        (33, 7, 5, -17, None),
-        (65, 90, 17, 16, -math.inf),
-        (90, 65, 8, -16, None),
-        (40, 70, 16, 70, 2.0),
-        (40, 17, 16, -40, 2.0),
+        (40, 25, 8, -16, None),
+        (33, 70, 17, 16, -math.inf),
+        (20, 40, 16, 40, 2.0),
+        (20, 17, 16, -20, 2.0),
     ]:
-        transposed = m == 90
+        transposed = m == 40
         a = random(m, k, columns_first=transposed).expand(2, m, k)
-        b = random(2, k, n, columns_first=n == 70, aligned=n != 33)
+        b = random(2, k, n, columns_first=n == 40, aligned=n != 33)
         out, frame = framed(2, m, n, columns_first=transposed)
         gemmt(a, b, out, alpha=0.5, diagonal=diagonal, fill=fill, precision="highest")
         expected = reference.gemmt(a, b, alpha=0.5, diagonal=diagonal, fill=NAN if fill is None else fill)
@@ -96,14 +94,24 @@ def test_gemmt_that_need_not_keep_the_rest(form, use):
 @pytest.mark.parametrize("form", [name for name in FORMS if name != "tall"])
 def test_syrk(form, use):
     use(FORMS[form])
-    for n, k, uplo, beta in [(1, 1, "full", 0.0), (33, 20, "lower", 0.0), (97, 17, "full", -2.0), (70, 16, "lower", 0.5)]:
-        a, c = random(2, n, k, columns_first=n == 70), random(n, n, aligned=n != 97).expand(2, n, n)
+    for batch, n, k, uplo, beta in [(2, 33, 20, "lower", 0.0), (1, 70, 17, "full", -2.0), (1, 40, 8, "lower", 0.5)]:
+        a, c = random(batch, n, k, columns_first=n == 40), random(n, n, aligned=n != 70).expand(batch, n, n)
         c = c if uplo == "full" else torch.where(reference.triangle_mask(n, n), c, NAN)
-        out, frame = framed(2, n, n, columns_first=n == 33)
+        out, frame = framed(batch, n, n, columns_first=n == 33)
         syrk(a, c if beta else None, out, alpha=0.5, beta=beta, uplo=uplo, precision="highest")
         expected = reference.syrk(a, alpha=0.5, uplo=uplo, **({"beta": beta, "c": c} if beta else {}))
         check(out, frame, expected, reference.syrk(a.abs()) + abs(beta) * c.double().abs().nan_to_num())
         assert uplo == "lower" or torch.equal(out, out.mT) or beta
+
+
+@pytest.mark.parametrize("operation", ["gemmt", "syrk"])
+def test_more_entries_take_larger_tiles(operation):
+    sizes = [256, 512, 1024, 2048, 4096, 8192]
+    blocks = [triangle_config(operation, torch.float16, "highest", n * (n + 1) // 2, by_tma=True).blocks for n in sizes]
+    areas = [bm * bn for bm, bn, _ in blocks]
+    assert areas == sorted(areas)
+    assert areas[0] < areas[-1]
+    assert not triangle_config(operation, torch.float16, "highest", 1, by_tma=False).by_tma
 
 
 def test_each_program_of_either_width_has_a_flag_of_its_own(use):
