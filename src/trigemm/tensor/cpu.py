@@ -168,7 +168,7 @@ class CpuBackend:
 
     def sum(self, a: Array) -> Array:
         if a.size < SMALL and a.dtype != HALF:
-            return quietly(np.add.reduce, a, None)  # in stages too, as all lies along one axis
+            return quietly(np.add.reduce, a, None, None, np.empty((), a.dtype))  # in stages too, as all lies along one axis
         return _like(_wide(a).sum(), a)
 
     def max_axis(self, a: Array, axis: int) -> Array:
@@ -183,7 +183,8 @@ class CpuBackend:
         return torch.log_softmax(_torch(a), -1).numpy()
 
     def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
-        left, right = (x.swapaxes(-1, -2) if turned else x for x, turned in ((a, transpose_a), (b, transpose_b)))
+        left = a.swapaxes(-1, -2) if transpose_a else a
+        right = b.swapaxes(-1, -2) if transpose_b else b
         if left.size * right.shape[-1] <= SMALL_PRODUCT and a.dtype != HALF:
             return quietly(np.matmul, left, right)
         return _like(_wide(left) @ _wide(right), a)
