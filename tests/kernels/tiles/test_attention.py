@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from trigemm import reference
-from trigemm.kernels.tiles.attention import accelerated, causal_attention, causal_attention_backward, on_device
+from trigemm.kernels.tiles.attention import causal_attention, causal_attention_backward
+from trigemm.kernels.tiles.attention_calls import accelerated, on_device
 from trigemm.kernels.tiles.attention_config import TABLE, Config, attention_config
 from trigemm.kernels.tiles.descriptors import addressable
 from trigemm.kernels.tiles.operand import form_of
