@@ -15,7 +15,13 @@ from trigemm.tensor.ufuncs import ARITHMETIC, COMPARISONS, SHARED_ARITHMETIC, SH
 
 Array = np.ndarray[Any, Any]
 
-DTYPES = {name: np.dtype(name) for name in ("float64", "float32", "float16", "int64")}
+
+class _Dtypes(dict[str, np.dtype[Any]]):
+    def __missing__(self, name: str) -> np.dtype[Any]:
+        raise TypeError(f"CpuBackend: NumPy has no {name}; it lives on a CudaBackend; take float32 or float16 here")
+
+
+DTYPES = _Dtypes((name, np.dtype(name)) for name in ("float64", "float32", "float16", "int64"))
 NAMES = {dtype: name for name, dtype in DTYPES.items()}  # NumPy makes a dtype's name anew each time
 HALF = DTYPES["float16"]
 
@@ -41,7 +47,6 @@ SMALL_SQUARE = 2**17
 
 Torch = torch.Tensor
 
-
 _torch = torch.from_numpy
 """The same memory as a torch tensor, whose functions use all cores and vector units."""
 
@@ -55,12 +60,6 @@ def _like(x: Torch, a: Array) -> Array:
     """A result as an array, in the dtype of `a`."""
     out: Array = x.numpy()
     return out if out.dtype == a.dtype else out.astype(a.dtype)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    if name == "bfloat16":
-        raise TypeError("CpuBackend: NumPy has no bfloat16; it lives on a CudaBackend; take float32 or float16 here")
-    return DTYPES[name]
 
 
 class CpuBackend:
@@ -83,7 +82,7 @@ class CpuBackend:
         return "CpuBackend()"
 
     def array(self, data: Array, dtype: str) -> Array:
-        return np.array(data, _dtype(dtype), order="C")
+        return np.array(data, DTYPES[dtype], order="C")
 
     def numpy(self, a: Array) -> Array:
         view = a.view()
@@ -101,7 +100,7 @@ class CpuBackend:
         pass
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Array:
-        return np.full(shape, value, _dtype(dtype))
+        return np.full(shape, value, DTYPES[dtype])
 
     def cast(self, a: Array, dtype: str) -> Array:
         if dtype == "int64":
@@ -110,7 +109,7 @@ class CpuBackend:
             if a.dtype.kind == "f":
                 out[np.isnan(a)] = np.iinfo(np.int64).min
             return out
-        out = np.empty(a.shape, _dtype(dtype))
+        out = np.empty(a.shape, DTYPES[dtype])
         _torch(out).copy_(_torch(a))  # NumPy converts half precision one by one
         return out
 
