@@ -159,7 +159,7 @@ def config_in_use(case):
     if case.operation == "scores":
         return row_config(dtype, case.precision, *case.shape[2:])
     if case.operation == "trmm":
-        return trmm_config(dtype, case.precision, addressable=True)
+        return trmm_config(dtype, case.precision, case.shape[2], addressable=True)
     return triangle_config(case.operation, dtype, case.precision, Triangle(length, length).size, by_tma=True)
 
 

@@ -39,7 +39,7 @@ class Config(NamedTuple):
 # Kernel -> dtype's bits -> largest head size -> configuration.
 TABLE: dict[str, dict[int, dict[int, Config]]] = {
     "output": {
-        16: {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
+        16: {64: Config(64, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
         32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
     },
     "weights": {
@@ -67,7 +67,7 @@ TABLE: dict[str, dict[int, dict[int, Config]]] = {
 
 # A launch of few rows has so few programs that the longest of them takes all the time: shorter ones, of half the rows.
 FEW_ROWS = 2**15
-OF_FEW_ROWS = {("weights", 16, 128): Config(64, 64, 4, 3)}
+OF_FEW_ROWS = {("weights", 16, 128): Config(64, 64, 4, 2, first_stages=4)}
 
 
 def attention_config(kernel: str, dtype: torch.dtype, head_size: int, rows: int = FEW_ROWS) -> Config:

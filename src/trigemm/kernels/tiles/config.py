@@ -46,23 +46,24 @@ MULTIPROCESSORS = 132  # of an H200
 POINTERS_FEW = TriangleConfig("tf32", (64, 64, 64), num_warps=4, num_stages=3)
 POINTERS = TriangleConfig("tf32", (128, 128, 64), num_warps=8, num_stages=3)
 TWO_A_MULTIPROCESSOR = TriangleConfig("tf32", (64, 64, 64), num_warps=4, num_stages=6, by_tma=True)
-FOUR_A_MULTIPROCESSOR = TriangleConfig("tf32", (64, 64, 64), num_warps=4, num_stages=3, by_tma=True)
 LARGE = TriangleConfig("tf32", (128, 128, 64), num_warps=4, num_stages=3, by_tma=True)
+WIDE = TriangleConfig("tf32", (128, 256, 64), num_warps=8, num_stages=4, by_tma=True, side=1024)
 
 # (up to so many tiles of 64 x 64 for each multiprocessor, configuration)
 GEMMT = (
     (0.5, TriangleConfig("tf32", (64, 32, 256), num_warps=4, num_stages=3, by_tma=True)),
     (2, TWO_A_MULTIPROCESSOR),
-    (4, FOUR_A_MULTIPROCESSOR),
+    (4, replace(TWO_A_MULTIPROCESSOR, num_stages=3)),  # so that four fit
     (16, LARGE),
-    (math.inf, TriangleConfig("tf32", (128, 256, 64), num_warps=8, num_stages=4, by_tma=True, side=1024)),
+    (math.inf, WIDE),
 )
 SYRK = (
     (0.5, TriangleConfig("tf32", (64, 64, 128), num_warps=4, num_stages=4, by_tma=True)),
     (2, TWO_A_MULTIPROCESSOR),
-    (4, FOUR_A_MULTIPROCESSOR),
+    (4, TriangleConfig("tf32", (64, 128, 64), num_warps=4, num_stages=3, by_tma=True)),
+    (12, WIDE),
     (16, LARGE),
-    (math.inf, replace(LARGE, num_stages=4)),
+    (math.inf, WIDE),
 )
 
 
@@ -98,7 +99,15 @@ class TrmmConfig(Config):
     registers: int | None = None
 
 
-TRMM_TF32 = TrmmConfig("tf32", (128, 128, 32), num_warps=4, num_stages=3, by_tma=True)
+# By TMA: (up to so many rows, configuration)
+TRMM_HALF = (
+    (2048, TrmmConfig("tf32", (64, 128, 64), num_warps=4, num_stages=3, by_tma=True, group=24)),
+    (math.inf, TrmmConfig(**vars(HALF))),
+)
+TRMM_HIGH = (
+    (2048, TrmmConfig("tf32", (64, 128, 32), num_warps=4, num_stages=3, by_tma=True, group=24)),
+    (math.inf, TrmmConfig("tf32", (128, 128, 32), num_warps=8, num_stages=3, by_tma=True, registers=128)),
+)
 SHORT = 64
 """Inner dimensions up to this have configurations of their own in products by rows."""
 
@@ -119,9 +128,12 @@ def triangle_config(operation: str, dtype: torch.dtype, precision: str, entries:
     `precision` is "highest", "high" or "medium" and concerns float32 alone. What decides is how many programs a multiprocessor
     holds at a time, and how many there are for it.
     """
-    if dtype == torch.float32:
-        return TriangleConfig(**vars(FLOAT32[precision]), by_tma=by_tma and precision != "medium")
     squares = entries / 64**2 / MULTIPROCESSORS  # tiles of 64 x 64 for each multiprocessor
+    if dtype == torch.float32:
+        config = TriangleConfig(**vars(FLOAT32[precision]), by_tma=by_tma)
+        if by_tma and precision == "medium":
+            return replace(config, blocks=(128, 128, 32), num_stages=4)
+        return replace(config, blocks=(64, 64, 64), num_warps=4, num_stages=3) if by_tma and squares <= 4 else config
     if not by_tma:
         return POINTERS_FEW if squares <= 2 else POINTERS
     for most, config in SYRK if operation == "syrk" else GEMMT:
@@ -130,10 +142,10 @@ def triangle_config(operation: str, dtype: torch.dtype, precision: str, entries:
     raise AssertionError("the last configuration is for any number")
 
 
-def trmm_config(dtype: torch.dtype, precision: str, addressable: bool) -> TrmmConfig:
-    """For trmm, of operands that are `addressable` by TMA or not."""
-    if dtype == torch.float32 and precision == "high" and addressable:
-        return TRMM_TF32
+def trmm_config(dtype: torch.dtype, precision: str, m: int, addressable: bool) -> TrmmConfig:
+    """For trmm of `m` rows, of operands that are `addressable` by TMA or not."""
+    if addressable and (dtype != torch.float32 or precision == "high"):
+        return next(config for most, config in (TRMM_HIGH if dtype == torch.float32 else TRMM_HALF) if m <= most)
     return TrmmConfig(**vars(FLOAT32[precision] if dtype == torch.float32 else HALF))
 
 

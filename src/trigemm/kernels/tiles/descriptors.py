@@ -30,6 +30,7 @@ def describer(x: Form, block: Sequence[int]) -> Callable[[Tensor], Any]:
     shape = [*(1 if stride == 0 else size for size, stride in zip(x.shape[:-2], x.stride[:-2], strict=True)), *x.shape[-2:]]
     strides = [*(stride if size > 1 else x.vector for size, stride in zip(shape[:-1], x.stride[:-1], strict=True)), 1]
     whole_block = [*[1] * (len(shape) - 2), *block]
+
     def describe(tensor: Tensor) -> Any:
         made = object.__new__(TensorDescriptor)  # its own checks take longer than all else, and the form has passed them
         made.base, made.shape, made.strides, made.block_shape = tensor, shape, strides, whole_block

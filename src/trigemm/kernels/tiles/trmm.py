@@ -197,7 +197,7 @@ def _plan(a: Form, b: Form, c: Form, device: torch.device, uplo: str, diagonal: 
     """One program an output tile."""
     m, n, k = *c.shape[-2:], a.shape[-1]
     orders = tma_order(a), tma_order(b)
-    config = trmm_config(a.dtype, precision, has_tma(device) and all(orders))
+    config = trmm_config(a.dtype, precision, m, has_tma(device) and all(orders))
     bm, bn, bk = config.blocks
     tiles = ceil_div(m, bm) * ceil_div(n, bn)
     options = {"maxnreg": config.registers} if config.registers else {}
