@@ -33,16 +33,25 @@ def product(spec, dtype):
         out = torch.zeros(1, 2, length, length, dtype=dtype, device=DEVICE)
         spec.run(qkv, out, scale=0.25, fill=None, precision="highest")
         return [(out, reference.causal_scores_qkvpacked(qkv, scale=0.25, fill=0.0))]
-    a, b, c = operands(dtype, (2, 131, 70), (2, 70, 133), (2, 131, 131))
-    out = torch.zeros(2, 131, 131 if spec.operation == "syrk" else 133, dtype=dtype, device=DEVICE)
+    # By pointers, and where rows are at multiples of 16 bytes by TMA; the last goes by rows of tiles.
+    forms = [(131, 70, 133, False), (136, 136, 144, False), (136, 72, 144, True)]
+    return [square_product(spec, dtype, *form) for form in forms if spec.operation == "gemmt" or not form[-1]]
+
+
+def square_product(spec, dtype, m, k, n, columns_first):
+    """The same of one operation at one size; `columns_first`, with the second operand's columns contiguous."""
+    a, b, c = operands(dtype, (2, m, k), (2, n, k) if columns_first else (2, k, n), (2, m, m))
+    if columns_first:
+        b = b.mT
+    out = torch.zeros(2, m, m if spec.operation == "syrk" else n, dtype=dtype, device=DEVICE)
     if spec.operation == "gemmt":
         spec.run(a, b, out, alpha=0.5, diagonal=1, fill=2.0, precision="highest")
-        return [(out, reference.gemmt(a, b, alpha=0.5, diagonal=1, fill=2.0))]
+        return out, reference.gemmt(a, b, alpha=0.5, diagonal=1, fill=2.0)
     if spec.operation == "trmm":
         spec.run(a, b, out, alpha=0.5, uplo="upper", diagonal=-1, precision="highest")
-        return [(out, reference.trmm(a, b, alpha=0.5, uplo="upper", diagonal=-1))]
+        return out, reference.trmm(a, b, alpha=0.5, uplo="upper", diagonal=-1)
     spec.run(a, c, out, alpha=0.5, beta=-1.0, uplo="full", precision="highest")
-    return [(out, reference.syrk(a, alpha=0.5, beta=-1.0, c=c))]
+    return out, reference.syrk(a, alpha=0.5, beta=-1.0, c=c)
 
 
 def with_gradients(call, referee, dtype, *shapes):

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from trigemm.lab.traffic import ladder
+from trigemm.lab.traffic.result import add_up
 from trigemm.lab.traffic.tiles import record_tiles
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
@@ -51,5 +52,8 @@ def test_the_tile_rung_stores_each_entry_of_the_triangle_once_for_each_head(T):
     sampled, every = ladder.trace_rung(spec, shape), ladder.trace_rung(spec, shape, every_block=True)
     stored = sum(counts.bytes for access, counts in sampled.rows.items() if access.operation == "store" and "c_" in access.array)
     assert stored == 4 * 4 * T * (T + 1) // 2
-    assert sampled.total("global") == every.total("global")
-    assert sampled.blocks == every.blocks
+
+    def but_flags(traffic):
+        return add_up((access.operation, counts) for access, counts in traffic.rows.items() if "flags" not in access.array)
+
+    assert but_flags(sampled) == but_flags(every)

@@ -74,7 +74,8 @@ def trace_rung(spec: KernelSpec, shape: Shape, *, every_block: bool = False, **o
     """The counts of one rung at B, T, NH, HS. Raises ValueError where the rung does not take the shape.
 
     A thread-level rung's local arrays are registers when compiled, and not counted. Of a tile-level rung one head runs, and
-    counts for all: no head's masks differ from another's.
+    counts for all: no head's masks differ from another's. Programs that repair look after rows of several heads; what they load
+    is then counted once a head.
     """
     reason = spec.refuse({**shape, "fill": None})
     if reason is not None:
