@@ -28,7 +28,7 @@ from rich.table import Table
 
 from trigemm.cli import terminal
 
-PYTEST = (sys.executable, "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-p", "no:cacheprovider")
+PYTEST = (sys.executable, "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-p", "no:cacheprovider", "-p", "no:benchmark")
 TRIGEMM = (sys.executable, "-c", "from trigemm.cli.main import app; app()")
 SANITIZER = ("compute-sanitizer", "--error-exitcode", "1")
 GRACE = 20

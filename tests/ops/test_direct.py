@@ -44,6 +44,7 @@ def test_other_tensors_are_dispatched(x):
     assert not needs_no_dispatch(torch.randn(3, 3), x)
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # of some versions
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
 def test_transforms_modes_and_tracing_are_dispatched():
     seen = []
@@ -63,6 +64,7 @@ def test_transforms_modes_and_tracing_are_dispatched():
     assert seen == [False] * 5
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # of some versions
 def test_a_mode_and_a_profiler_see_the_operation():
     a = torch.randn(5, 4)
     with Watch() as watch:

@@ -142,7 +142,7 @@ def _run(sweep: "Sweep", cases: int, jobs: int, tallies: "dict[str, Tally]") -> 
         return INTERRUPTED
     except RuntimeError as error:
         # The device itself failed: no later call on it means anything.
-        return f"stopped by an error of the device: {error}"
+        return f"stopped by an error of the device: {error}\nWith CUDA_LAUNCH_BLOCKING=1 the case that causes it meets it."
     return None
 
 

@@ -116,7 +116,11 @@ class Sweep:
     def _checked(self, count: int, share: int = 0, shares: int = 1) -> Generator[Result, None, None]:
         for case in self.cases(count, share, shares):
             start = time.perf_counter()
-            verdict = self.check(case)
+            try:
+                verdict = self.check(case)
+            except RuntimeError as error:
+                # A device works on while Python does: what broke it may also be a case just before.
+                raise RuntimeError(f"{error}\nThis case met it: {self.as_python(case)}") from error
             yield case, verdict, time.perf_counter() - start
 
     def _checked_by(self, jobs: int, count: int) -> Generator[Result, None, None]:

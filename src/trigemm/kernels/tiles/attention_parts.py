@@ -32,7 +32,7 @@ def load_rows(
         return x.load([batch, head, top, 0]).reshape(ROWS, COLUMNS)
     else:
         ptr = x + (batch.to(tl.int64) * x_batch + head.to(tl.int64) * x_head) * ALIGN
-        rows = top.to(tl.int64) + tl.arange(0, ROWS)
+        rows = tl.arange(0, ROWS).to(tl.int64) + top
         return load_tile(ptr, rows, tl.arange(0, COLUMNS), n_rows, SIZE, x_row, x_column, ORDER, ALIGN)
 
 
