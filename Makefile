@@ -40,7 +40,7 @@ serve: $(VENV)/.installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --watch src --watch benchmarks
 
 tutorial: $(VENV)/.installed-test
-	$(BIN)/jupyter execute --inplace --NotebookClient.record_timing=False tutorial/*.ipynb
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False tutorial/*.ipynb
 
 $(VENV)/pyvenv.cfg:
 	@test -n "$(PYTHON)" || { echo "trigemm needs Python 3.11 or newer; name one with: make PYTHON=/path/to/python3.11" >&2; exit 1; }
