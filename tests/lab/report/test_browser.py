@@ -106,6 +106,17 @@ def test_every_chart_is_drawn_and_nothing_is_fetched(page):
     assert page.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)") == []
 
 
+def test_charts_keep_their_words_when_they_are_drawn(page):
+    wait(page, "document.querySelectorAll('[data-chart]:not([data-drawn])').length === 0")
+    charts = page.execute_script("""
+        return [...document.querySelectorAll("[data-chart]")]
+            .map((chart) => [chart.closest("figure").querySelector("h3").textContent, chart.role, chart.ariaLabel])""")
+    for title, role, label in charts:
+        assert role == "img"
+        assert label.startswith(f"{title}. ")
+        assert len(label) > len(title) + 20
+
+
 def test_the_explorer_begins_with_the_textbook_case(page):
     assert sizes_of(page) == [15, 9, 12, 5, 3, 6]
     assert (number(page, "loads"), number(page, "stores"), number(page, "length")) == (864, 135, 18)

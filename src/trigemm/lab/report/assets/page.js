@@ -3,7 +3,9 @@
 // Charts: each element with a specification beside it.
 document.querySelectorAll("[data-chart]").forEach((element) => {
   const spec = JSON.parse(element.nextElementSibling.textContent);
+  const { role, ariaLabel } = element; // Vega puts its own in their place
   vegaEmbed(element, spec, { renderer: "svg", actions: false, tooltip: { theme: "page" } }).then(() => {
+    Object.assign(element, { role, ariaLabel });
     element.querySelector("svg").setAttribute("aria-hidden", "true"); // the element around it has the text
     element.dataset.drawn = "";
   });
