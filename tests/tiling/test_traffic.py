@@ -104,5 +104,7 @@ def test_blocks_that_do_not_fit_are_refused():
         tiled_matmul(a, b, 0, 1, 2)
     with pytest.raises(ValueError, match="block_rows must be a positive multiple of block_columns, got 2 and 3"):
         predicted_traffic(4, 5, 6, 2, 3, 1, diagonal=0)
+    with pytest.raises(TypeError, match=r"must be integers; got 4\.5"):
+        predicted_traffic(4.5, 4, 4, 2, 2, 2)
     with pytest.raises(ValueError, match="sizes must not be negative"):
         predicted_traffic(-4, 5, 6, 2, 3, 1)

@@ -52,7 +52,7 @@ def known(name: str) -> Device:
     """
     data = _data()
     if name not in data:
-        raise ValueError(f"no device {name!r}; known are {', '.join(data)}, and auto for the GPU of this machine")
+        raise ValueError(f"no device {name!r}; known are {', '.join(data)}, and auto on the command line")
     entry, reference = data[name], data["h200"]
 
     def ceiling(key: str) -> float:

@@ -11,6 +11,7 @@ up with zeros: those elements are *masked*, neither loaded nor stored, and repor
 """
 
 from dataclasses import dataclass
+from numbers import Integral
 
 from trigemm.triangle import TileSchedule, Triangle, ceil_div
 
@@ -104,7 +105,10 @@ def live_tiles(m: int, n: int, block_m: int, block_n: int, diagonal: int) -> Til
 
 
 def check_sizes(m: int, n: int, k: int, block_m: int, block_n: int, block_k: int) -> None:
-    """Raises ValueError for sizes and blocks that make no product."""
+    """Raises TypeError for sizes and blocks that are no integers, ValueError for those that make no product."""
+    for size in (m, n, k, block_m, block_n, block_k):
+        if not isinstance(size, Integral):
+            raise TypeError(f"sizes and blocks must be integers; got {size!r}")
     if min(m, n, k) < 0 or min(block_m, block_n, block_k) < 1:
         raise ValueError(
             f"sizes must not be negative and blocks must be positive; got M, N, K = {m}, {n}, {k} "
