@@ -9,23 +9,18 @@ Times that are set side by side must come from the same versions of everything: 
 other versions than the latest is left out, and named too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trigemm.lab import records as files
 from trigemm.lab.records import Broken, Record
+from trigemm.lab.report import schemes
 from trigemm.lab.report.rows import problem
-from trigemm.lab.traffic.count import Counts
 
 # Whose versions a time does not depend on, or depends on as it is meant to.
 _OF_NO_ACCOUNT = {"python", "trigemm"}
-_COUNTED = {"kernel": str, "grid": list, "block": list, "lines": list, "source": list}
-_LINE = ("file", "line", "space", *Counts.__slots__)
-_FUNCTION = ("file", "function", "first", "text")
-_MEASURED = {"kernel": str, "shape": dict, "counted": dict, "measured": dict, "device_name": str}
-_SEARCH = {"m": int, "n": int, "k": int, "dtype": str, "tiles": list, "device": dict, "device_name": str}
 
 
 @dataclass
@@ -67,37 +62,16 @@ def _kind(value: Any) -> tuple[str, str | None]:
     """Which list of `Loaded` a line belongs to, and what is wrong with it."""
     if isinstance(value, Broken):
         return "", value.reason
-    if isinstance(value, dict) and "measured" in value:
-        return "measured", _wrong_field(value, _MEASURED)
-    if isinstance(value, dict) and "tiles" in value:
-        return "searches", _wrong_field(value, _SEARCH) or _incomplete(value, "tiles", ("block",)) or _untimed(value)
-    if isinstance(value, dict) and "lines" in value:
-        return "counted", _wrong_field(value, _COUNTED) or _incomplete(value, "lines", _LINE) or _incomplete(
-            value, "source", _FUNCTION
-        )
-    return "benchmarks", files.complaint(value)
-
-
-def _wrong_field(record: Record, types: Mapping[str, type]) -> str | None:
-    for name, kind in types.items():
-        if name not in record:
-            return f'field "{name}" is missing'
-        if not isinstance(record[name], kind):
-            return f'field "{name}" cannot be {record[name]!r}'
-    return None
-
-
-def _incomplete(record: Record, name: str, keys: Iterable[str]) -> str | None:
-    """What is missing in the entries of a list."""
-    for entry in record[name]:
-        for key in keys:
-            if not isinstance(entry, dict) or key not in entry:
-                return f'an entry of "{name}" lacks "{key}"'
-    return None
-
-
-def _untimed(record: Record) -> str | None:
-    return None if any(tile.get("median_ms") for tile in record["tiles"]) else 'no entry of "tiles" has a time'
+    fields = value if isinstance(value, dict) else {}
+    if "measured" in fields:
+        return "measured", schemes.complaint(value, schemes.MEASURED)
+    if "tiles" in fields:
+        return "searches", schemes.complaint(value, schemes.SEARCH) or schemes.search_contradiction(value)
+    if "lines" in fields:
+        return "counted", schemes.complaint(value, schemes.COUNTED)
+    # The types come first: of numbers that are too large there are no quotients.
+    reason = schemes.complaint(value, schemes.BENCHMARK) or files.complaint(value)
+    return "benchmarks", reason or schemes.benchmark_contradiction(value)
 
 
 def _other_versions(record: Record, newest: Record) -> str | None:

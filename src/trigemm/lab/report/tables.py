@@ -32,6 +32,7 @@ from trigemm.lab.report.rows import (
     times,
     title,
 )
+from trigemm.lab.report.schemes import exceeds
 
 _MARKERS = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
@@ -155,7 +156,7 @@ _RETURNED = {
 def _attention(records: Sequence[Record]) -> str:
     by_case: dict[str, dict[str, Record]] = {}
     for record in records:
-        if record["operation"] == "causal_attention" and record["device"] == "cuda":
+        if record["operation"] == "causal_attention" and record["device"] == "cuda" and "case" in record:
             by_case.setdefault(str(record["case"]), {})[record["kernel"]] = record
     cases = [case for case in by_case.values() if "trigemm" in case]
 
@@ -220,11 +221,11 @@ def _peers_on(device: str, found: Sequence[dict[str, Record]]) -> str:
             return str(group["trigemm"]["skipped"].get(name, "")).split(":")[0]
         record = group[name]
         error = record["error_over_budget"]
-        notes = [record["gives"], f"error {digits(error)}x the budget" if error > 1 else None]
+        notes = [record.get("gives"), f"error {digits(float(error))}x the budget" if exceeds(error) else None]
         return " ".join((digits(factor * record["median_ms"]), *(f"({note})" for note in notes if note)))
 
     def against(group: dict[str, Record]) -> float | None:
-        rivals = [record["median_ms"] for name, record in group.items() if name in _PEERS and not record["gives"]]
+        rivals = [record["median_ms"] for name, record in group.items() if name in _PEERS and not record.get("gives")]
         return min(rivals) / group["trigemm"]["median_ms"] if rivals else None
 
     return _table(
@@ -269,7 +270,7 @@ def _tensor(device: str, other: str, records: Sequence[Record]) -> str:
                 microseconds(row, "torch_ms"),
                 microseconds(row, f"{other.lower()}_ms"),
                 times(row["speedup"]),
-                percent(row["floor_share"] if row["cold_l2"] else None),
+                percent(row["floor_share"] if row.get("cold_l2") else None),
             )
             for row in rows
         ],

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from trigemm.lab.records import Record
 from trigemm.lab.report.charts.vega import Chart, Spec, chart_spec, dashed_line, logarithmic, words
-from trigemm.tiling import Device, plan
+from trigemm.lab.report.schemes import device_of
+from trigemm.tiling import plan
 
 
 def tiles(searches: Sequence[Record], title: str) -> Chart:
@@ -13,7 +14,7 @@ def tiles(searches: Sequence[Record], title: str) -> Chart:
     names: list[Spec] = []
     for search in searches:
         product = f"{search['m']} x {search['n']} x {search['k']}, {search['dtype']}"
-        pick = plan(search["m"], search["n"], search["k"], search["dtype"], Device(**search["device"])).pick.block
+        pick = plan(search["m"], search["n"], search["k"], search["dtype"], device_of(search)).pick.block
         timed = [tile for tile in search["tiles"] if tile.get("median_ms") is not None]
         best = min(tile["median_ms"] for tile in timed)
         shares = {tuple(tile["block"]): tile["median_ms"] / best for tile in timed}
