@@ -13,6 +13,7 @@ from trigemm.kernels.catalogue import CATALOGUE, LADDER
 from trigemm.lab.records import Broken
 from trigemm.lab.report import charts, page
 from trigemm.lab.report.load import Loaded
+from trigemm.lab.report.rows import is_reference, problem
 from trigemm.lab.report.source import annotated
 from trigemm.tiling import known, plan
 
@@ -69,6 +70,48 @@ def test_each_time_of_the_ladder_is_a_bar(html, loaded):
     assert ladder
     for record in ladder:
         assert (f"{record['number']} {record['kernel']}", 1e3 * record["median_ms"]) in bars
+
+
+def test_ratios_of_a_ladder_are_those_that_its_caption_names(loaded):
+    rungs = [r for r in loaded.benchmarks if is_reference(r) and r["dtype"] == "float32" and r["device"] == "cuda"]
+    groups = {key: [r for r in rungs if problem(r) == key] for key in map(problem, rungs)}
+    assert {r["precision"] for r in rungs if r["kernel"] == "tiles"} == {"highest", "high"}
+    assert len(groups) == 2
+    for group in groups.values():
+        chart = charts.ladder(group)
+        alone = next(r["median_ms"] for r in group if r["kernel"] == "baseline_alone")
+        assert f"full product alone ({1e3 * alone:.0f} µs, dashed)" in chart.caption
+        assert f"float32 {group[-1]['precision']}, on" in chart.title
+        bars = [row for row in rows(chart.spec) if "p20" in row]
+        assert len(bars) == len(group)
+        for row in bars:
+            assert f" · {1e3 * alone / row['median']:.2f}x" in row["text"]
+
+
+def test_cards_are_of_the_reference_case_and_of_the_largest_gain_of_each_operation(loaded):
+    def largest(**fields):
+        found = [r for r in loaded.benchmarks if r.get("number") and fields.items() <= r.items()]
+        return max(found, key=lambda record: record["speedup_blas"])
+
+    reference = next(r for r in loaded.benchmarks if is_reference(r) and r["kernel"] == "tiles" and r["dtype"] == "float32")
+    assert reference["precision"] == "highest"
+    shown = page(Loaded(loaded.benchmarks)).replace("<wbr>", "")
+    cards = re.findall(r'class="what">(.*?)</span><span class="figure">(.*?)</span><span class="text">(.*?)</span>', shown)
+    assert len(cards) == len({(what, text.rpartition(", on ")[2]) for what, _, text in cards})
+    for operation in ("gemmt", "syrk"):
+        best = largest(operation=operation, device="cuda", dtype="bfloat16")
+        assert (f"{operation}, bfloat16", f"{best['speedup_blas']:.2f}x") in [card[:2] for card in cards]
+    card = next(card for card in cards if card[0] == f"{LADDER}, float32 highest" and "H200" in card[2])
+    assert card[1] == f"{reference['speedup_blas']:.2f}x"
+    assert "96 x 1024 x 64" in card[2]
+
+
+def test_a_peer_beyond_the_budget_is_not_said_to_have_passed(html, loaded):
+    beyond = [r for r in loaded.benchmarks if (r["error_over_budget"] or 0) > 1]
+    assert beyond
+    assert html.count("<td>beyond the budget</td>") == len(beyond)
+    assert "The errors of other libraries are\n  shown and not required" in html
+    assert "Each kernel" not in html
 
 
 def test_each_count_and_each_measured_count_is_in_the_chart_of_its_shape(html, loaded):

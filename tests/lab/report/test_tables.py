@@ -55,7 +55,7 @@ def test_the_ladder_goes_up_and_float32_comes_first():
         record("naive", 7.6),
         record("baseline_tf32", 0.2, precision="high"),
         record("baseline", 0.5),
-        record("baseline", 0.2, dtype="bfloat16"),
+        record("baseline", 0.2, dtype="bfloat16", baseline_ms=0.2),
     ]
     table = cells(report.table("cuda", rows))
     assert [row[:2] for row in table] == [
@@ -68,6 +68,24 @@ def test_the_ladder_goes_up_and_float32_comes_first():
     ]
     assert table[3][2:] == ["125 [112-138]", "4.00x", "48%", "64.5", "an idea"]
     assert table[2][2] == "7600 [6840-8360]"
+
+
+def test_all_of_a_dtype_stand_against_one_baseline_and_the_one_in_tf32_is_shown_once():
+    rows = [
+        record("baseline", 0.5),
+        record("tiles", 0.125),
+        record("baseline_tf32", 0.21, precision="high"),
+        record("baseline", 0.2, precision="high", baseline_ms=0.2),
+        record("tiles", 0.1, precision="high", baseline_ms=0.2),
+    ]
+    table = report.table("cuda", rows)
+    assert "| vs the dtype's baseline |" in table
+    assert [(row[0], row[1], row[3]) for row in cells(table)] == [
+        ("0 baseline", "float32 highest", "1.00x"),
+        ("0 baseline", "float32 high", "2.50x"),
+        ("6 tiles", "float32 highest", "4.00x"),
+        ("6 tiles", "float32 high", "5.00x"),
+    ]
 
 
 def test_the_caption_has_the_circumstances_of_all_rows():

@@ -20,6 +20,7 @@ from trigemm.lab.records import Record
 from trigemm.lab.report.rows import (
     arithmetic,
     caption,
+    device_name,
     digits,
     is_reference,
     label,
@@ -70,15 +71,24 @@ def update(text: str, records: Iterable[Record]) -> str:
 
 
 def _cuda(records: Sequence[Record]) -> str:
-    rows = sorted((r for r in records if r["device"] == "cuda" and is_reference(r)), key=order)
+    """All rows of a dtype against its baseline in full precision; a second record of the baseline in TF32 is left out."""
+    found = sorted((r for r in records if r["device"] == "cuda" and is_reference(r)), key=order)
+    baselines = {(device_name(r), r["dtype"], r["precision"]): r["median_ms"] for r in found if r["kernel"] == "baseline"}
+    in_tf32 = {(device, dtype) for device, dtype, precision in baselines if precision == "high"}
+    rows = [r for r in found if r["kernel"] != "baseline_tf32" or (device_name(r), r["dtype"]) not in in_tf32]
+
+    def against(row: Record) -> float | None:
+        baseline = baselines.get((device_name(row), row["dtype"], "highest"))
+        return None if baseline is None else float(baseline / row["median_ms"])
+
     return _table(
-        ("kernel", "arithmetic", "µs, median [p20-p80]", "vs baseline", "of the floor", "useful TFLOP/s", "idea"),
+        ("kernel", "arithmetic", "µs, median [p20-p80]", "vs the dtype's baseline", "of the floor", "useful TFLOP/s", "idea"),
         [
             (
                 label(row),
                 arithmetic(row),
                 spread(row, 1e3),
-                times(row["speedup"]),
+                times(against(row)),
                 percent(row["floor_share"]),
                 digits(row.get("useful_tflops")),
                 str(row.get("idea", "")),

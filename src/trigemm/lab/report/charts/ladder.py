@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trigemm.lab.records import Record
 from trigemm.lab.report.charts.vega import INK, Chart, Spec, chart_spec, dashed_line, logarithmic, words
-from trigemm.lab.report.rows import caption, device_name, digits, fastest_blas, label, percent, sizes, times, title
+from trigemm.lab.report.rows import arithmetic, caption, device_name, digits, fastest_blas, label, percent, sizes, times, title
 
 COLORS = {"fastest": "var(--accent)", "kernel": "var(--series-1)", "baseline": "var(--quiet)"}
 
@@ -13,7 +13,7 @@ def ladder(records: Sequence[Record]) -> Chart:
     unit, factor = ("µs", 1e3) if records[0]["device"] == "cuda" else ("ms", 1.0)
     blas = fastest_blas(records)
     floor = min((factor * record["floor_ms"] for record in records if record["floor_ms"]), default=None)
-    rows = [_row(record, records, unit, factor) for record in records]
+    rows = [_row(record, records, blas, unit, factor) for record in records]
     lowest, highest = min(row["p20"] for row in rows), max(row["p80"] for row in rows)
     start = min(lowest, floor) if floor else lowest / 2
     from_floor = f", from the floor of {digits(floor)} {unit}" if floor else ""
@@ -51,7 +51,7 @@ def ladder(records: Sequence[Record]) -> Chart:
     fill = "" if records[0]["fill"] is None else f", fill {records[0]['fill']}"
     peers = " and its peers" if records[0]["operation"].startswith("peers.") else ""
     return Chart(
-        f"{title(records[0])}{peers}, {sizes(records[0])}, {records[0]['dtype']}{fill}, on {device_name(records[0])}",
+        f"{title(records[0])}{peers}, {sizes(records[0])}, {arithmetic(records[0])}{fill}, on {device_name(records[0])}",
         "; ".join(f"{row['kernel']}: {row['text']}" for row in rows),
         beneath,
         chart_spec(
@@ -63,18 +63,17 @@ def ladder(records: Sequence[Record]) -> Chart:
     )
 
 
-def _row(record: Record, beside: Sequence[Record], unit: str, factor: float) -> Spec:
+def _row(record: Record, beside: Sequence[Record], blas: tuple[str, float] | None, unit: str, factor: float) -> Spec:
     median, p20, p80 = (factor * record[name] for name in ("median_ms", "p20_ms", "p80_ms"))
     against = [f"{digits(median)} {unit}"]
-    ratio = record.get("speedup_blas") or record["speedup"]
+    ratio = record["speedup"] if blas is None else blas[1] / record["median_ms"]
     if ratio:
         against.append(times(ratio))
     if record["floor_share"]:
         against.append(percent(record["floor_share"]))
     fastest = record["median_ms"] == min(other["median_ms"] for other in beside)
-    more_precisions = any(other["kernel"] == record["kernel"] and other["precision"] != record["precision"] for other in beside)
     return {
-        "kernel": f"{label(record)}, {record['precision']}" if more_precisions else label(record),
+        "kernel": label(record),
         "text": " · ".join(against),
         "median": median,
         "p20": p20,
