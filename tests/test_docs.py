@@ -104,7 +104,10 @@ def test_notebooks_are_pages_with_their_outputs_and_formulas(site):
 
 
 def test_the_report_stands_beside_the_pages(site):
-    assert 'id="explorer"' in text(site, "report.html")
+    report = text(site, "report.html")
+    assert 'id="explorer"' in report
+    assert str(ROOT) not in report
+    assert "Skipped records" not in report
 
 
 def test_no_page_loads_anything_from_elsewhere(site):

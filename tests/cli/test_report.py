@@ -60,11 +60,23 @@ def test_without_options_the_tables_are_drawn(results):
 def test_the_default_is_every_file_of_the_results_folder(tmp_path, monkeypatch, results):
     monkeypatch.chdir(tmp_path)
     assert report().exit_code == 2
-    assert "no records: benchmarks/results has no .jsonl file; name files" in report().stderr
+    assert "no records: no .jsonl file in results, traffic, attention, peers, tiles, tensor of the folder" in report().stderr
     folder = Path("benchmarks/results")
     folder.mkdir(parents=True)
     results.rename(folder / "a.jsonl")
     assert "| gemmt |" in report("--markdown").stdout
+
+
+def test_the_default_shows_every_kind_and_passes_over_folders_that_it_cannot_show(tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    done = report("-o", tmp_path / "report.html")
+    assert done.exit_code == 0
+    assert done.stderr == ""
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for shown in ("tensor.softmax", "the picked tile takes", "causal_attention", "peers.gemmt", "Traffic"):
+        assert shown in page
+    assert "skipped" not in page.rpartition("<footer>")[2].partition("</footer>")[0]
+    assert str(Path.cwd()) not in page
 
 
 def test_update_rewrites_a_file_in_place(tmp_path, results):

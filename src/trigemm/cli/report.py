@@ -10,15 +10,13 @@ from trigemm.cli.terminal import console
 from trigemm.lab import report as lab
 from trigemm.lab.records import Record
 
-DEFAULT_FOLDERS = tuple(Path("benchmarks") / kind for kind in ("results", "traffic", "attention", "peers"))
-
 
 def report(
     records: Annotated[
         list[Path] | None,
         typer.Argument(
             help="Files of JSON lines, from `bench --save` and `traffic --save`. "
-            f"Default: {' and '.join(f'{folder}/*.jsonl' for folder in DEFAULT_FOLDERS)}"
+            f"Default: benchmarks/FOLDER/*.jsonl, FOLDER being {', '.join(lab.FOLDERS)}."
         ),
     ] = None,
     output: Annotated[
@@ -35,10 +33,11 @@ def report(
     Lines that are no record, and times from other versions than the latest of their problem, are named and left out.
     """
     try:
-        paths = records or [path for folder in DEFAULT_FOLDERS for path in sorted(folder.glob("*.jsonl"))]
+        paths = records or lab.default_files(Path("benchmarks"))
         if not paths:
             raise ValueError(
-                f"no records: {DEFAULT_FOLDERS[0]} has no .jsonl file; name files, or make one with `trigemm bench --save FILE`"
+                f"no records: no .jsonl file in {', '.join(lab.FOLDERS)} of the folder benchmarks; "
+                "name files, or make one with `trigemm bench --save FILE`"
             )
         if plot is not None:
             lab.check_plot(plot)

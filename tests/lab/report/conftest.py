@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from trigemm.lab.report import load, page
+from trigemm.lab.report import default_files, load, page
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="package")
 def loaded():
-    return load(sorted(ROOT.glob("benchmarks/*/*.jsonl")))
+    return load(default_files(ROOT / "benchmarks"))
 
 
 @pytest.fixture(scope="package")

@@ -22,6 +22,9 @@ from trigemm.lab.report.rows import problem
 # Whose versions a time does not depend on, or depends on as it is meant to.
 _OF_NO_ACCOUNT = {"python", "trigemm"}
 
+# Where a checkout keeps what a report shows, below its folder of benchmarks.
+FOLDERS = ("results", "traffic", "attention", "peers", "tiles", "tensor")
+
 
 @dataclass
 class Loaded:
@@ -32,6 +35,11 @@ class Loaded:
     measured: list[Record] = field(default_factory=list)
     searches: list[Record] = field(default_factory=list)
     skipped: list[Broken] = field(default_factory=list)
+
+
+def default_files(benchmarks: Path) -> list[Path]:
+    """The files of records that a report shows where none are named."""
+    return [path for folder in FOLDERS for path in sorted((benchmarks / folder).glob("*.jsonl"))]
 
 
 def load(paths: Iterable[Path]) -> Loaded:
