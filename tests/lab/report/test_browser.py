@@ -100,14 +100,21 @@ def assert_closed_form(page, diagonal=None):
     assert number(page, "waves") == -(-expected.tiles // 132)
 
 
-def test_every_chart_is_drawn_and_nothing_is_fetched(page):
-    wait(page, "document.querySelectorAll('[data-chart]:not([data-drawn])').length === 0")
+def test_every_chart_is_drawn_once_it_is_unfolded_and_nothing_is_fetched(page):
+    wait(page, "document.querySelectorAll('[data-chart]:not([data-drawn], details *)').length === 0")
     assert page.execute_script("return document.querySelectorAll('[data-drawn] svg').length") > 5
+    assert page.execute_script("return document.querySelectorAll('details [data-drawn]').length") == 0
+    for open_ in ("true", "false", "true"):
+        page.execute_script(f"document.querySelectorAll('details').forEach((details) => (details.open = {open_}))")
+        wait(page, "document.querySelectorAll('[data-chart]:not([data-drawn])').length === 0", seconds=30)
+    narrowest = "Math.min(...[...document.querySelectorAll('[data-chart] svg')].map((svg) => svg.getBoundingClientRect().width))"
+    wait(page, f"{narrowest} > 300")
     assert page.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)") == []
 
 
 def test_charts_keep_their_words_when_they_are_drawn(page):
-    wait(page, "document.querySelectorAll('[data-chart]:not([data-drawn])').length === 0")
+    page.execute_script("document.querySelectorAll('details').forEach((details) => (details.open = true))")
+    wait(page, "document.querySelectorAll('[data-chart]:not([data-drawn])').length === 0", seconds=30)
     charts = page.execute_script("""
         return [...document.querySelectorAll("[data-chart]")]
             .map((chart) => [chart.closest("figure").querySelector("h3").textContent, chart.role, chart.ariaLabel])""")

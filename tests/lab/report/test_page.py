@@ -114,6 +114,15 @@ def test_a_peer_beyond_the_budget_is_not_said_to_have_passed(html, loaded):
     assert "Each kernel" not in html
 
 
+def test_all_ladders_but_the_reference_case_are_folded(html):
+    plain, *parts = html.partition('<section id="operations"')[0].split("<details>")
+    assert len(parts) == 1
+    titles = re.compile(r"<h3>(causal_scores_qkvpacked.*?)</h3>")
+    assert all(", 96 x 1024 x 64, " in title and ", fill" not in title for title in titles.findall(plain))
+    assert len(titles.findall(plain)) == 5
+    assert len(titles.findall(parts[0])) > 5
+
+
 def test_each_count_and_each_measured_count_is_in_the_chart_of_its_shape(html, loaded):
     shown = {(row["kernel"], row["counter"], row["count"]) for spec in specs(html) for row in rows(spec) if "counter" in row}
     for record in loaded.measured:

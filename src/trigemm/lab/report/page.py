@@ -73,10 +73,12 @@ def page(loaded: Loaded) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     judged = sorted(latest(loaded.benchmarks), key=order)
     problems = _problems(shown)
+    ladders = [group for group in problems if group[0]["operation"] == LADDER]
     return environment.from_string(_asset("page.html")).render(
         cards=list(_cards(shown)),
-        ladders=[charts.ladder(group) for group in problems if group[0]["operation"] == LADDER],
-        operations=[charts.ladder(group) for group in problems if group[0]["operation"] != LADDER],
+        ladders=[charts.ladder(group) for group in ladders if is_reference(group[0])],
+        more_ladders=[charts.ladder(group) for group in ladders if not is_reference(group[0])],
+        operations=[charts.ladder(group) for group in problems if group not in ladders],
         singles=list(_singles(shown)),
         rooflines=list(_rooflines(shown)),
         traffic=list(_traffic(loaded)),

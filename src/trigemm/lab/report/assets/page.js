@@ -1,7 +1,7 @@
 "use strict";
 
-// Charts: each element with a specification beside it.
-document.querySelectorAll("[data-chart]").forEach((element) => {
+// Charts: each element with a specification beside it, drawn when it is first seen: what is folded has no width before.
+function drawChart(element) {
   const spec = JSON.parse(element.nextElementSibling.textContent);
   const { role, ariaLabel } = element; // Vega puts its own in their place
   vegaEmbed(element, spec, { renderer: "svg", actions: false, tooltip: { theme: "page" } }).then(() => {
@@ -9,6 +9,12 @@ document.querySelectorAll("[data-chart]").forEach((element) => {
     element.querySelector("svg").setAttribute("aria-hidden", "true"); // the element around it has the text
     element.dataset.drawn = "";
   });
+}
+
+document.querySelectorAll("[data-chart]").forEach((element) => {
+  const folded = element.closest("details");
+  if (folded) folded.addEventListener("toggle", () => drawChart(element), { once: true });
+  else drawChart(element);
 });
 
 // Tables: a heading is a button that sorts by its column, numbers by their value, up and then down.
