@@ -6,6 +6,8 @@ import sys
 from dataclasses import asdict, replace
 from html import escape
 from html.parser import HTMLParser
+from itertools import combinations
+from math import log
 
 import pytest
 
@@ -121,6 +123,19 @@ def test_all_ladders_but_the_reference_case_are_folded(html):
     assert all(", 96 x 1024 x 64, " in title and ", fill" not in title for title in titles.findall(plain))
     assert len(titles.findall(plain)) == 5
     assert len(titles.findall(parts[0])) > 5
+
+
+def test_names_on_a_roofline_do_not_cover_one_another(loaded):
+    on_gpu = [record for record in loaded.benchmarks if record["device"] == "cuda"]
+    spec = charts.roofline(on_gpu, "H200").spec
+    *_, points, names = spec["layer"]
+    x, y = (points["encoding"][axis]["scale"]["domain"] for axis in "xy")
+    shown = names["data"]["values"]
+    assert max(row["rate"] for row in points["data"]["values"] if row["is_kernel"]) == shown[0]["rate"]
+    assert len(shown) > 3
+    for one, other in combinations(shown, 2):
+        across = abs(log(one["intensity"] / other["intensity"])) / log(x[1] / x[0])
+        assert across > 0.1 or abs(log(one["rate"] / other["rate"])) / log(y[1] / y[0]) > 0.05
 
 
 def test_each_count_and_each_measured_count_is_in_the_chart_of_its_shape(html, loaded):

@@ -1,5 +1,6 @@
 """Useful TFLOP/s over useful flops a byte, under what the device reached in the same runs."""
 
+import math
 from collections.abc import Sequence
 
 from trigemm.lab.records import Record
@@ -37,10 +38,17 @@ def roofline(records: Sequence[Record], device: str) -> Chart | None:
         for intensity in (left, peak / bandwidth, right)
     ]
     rates = [row["rate"] for row in points + lines]
-    # The fastest kernel of each problem has its name beside its point.
+    # The fastest kernel of each problem has its name beside its point, unless that of a faster one is there.
     named = {(p["problem"], p["arithmetic"]): p for p in sorted(points, key=lambda p: p["rate"]) if p["is_kernel"]}
+    bottom, top = min(rates) / 1.5, max(rates) * 1.5
+    shown: list[Spec] = []
+    for point in sorted(named.values(), key=lambda p: -p["rate"]):
+        across = [abs(math.log(point["intensity"] / other["intensity"], right / left)) for other in shown]
+        down = [abs(math.log(point["rate"] / other["rate"], top / bottom)) for other in shown]
+        if all(a > _LABEL[0] or d > _LABEL[1] for a, d in zip(across, down, strict=True)):
+            shown.append(point)
     x = logarithmic("intensity", (left, right), format="~s", grid=False)
-    y = logarithmic("rate", (min(rates) / 1.5, max(rates) * 1.5), format="~g", grid=False)
+    y = logarithmic("rate", (bottom, top), format="~g", grid=False)
     color = legend("arithmetic", distinct(roofs), columns=3)
     layers: list[Spec] = [
         {
@@ -69,7 +77,7 @@ def roofline(records: Sequence[Record], device: str) -> Chart | None:
                 ],
             },
         },
-        words({"x": x, "y": y, "text": {"field": "kernel"}}, {"values": list(named.values())}, align="left", dx=8, dy=-5),
+        words({"x": x, "y": y, "text": {"field": "kernel"}}, {"values": shown}, align="left", dx=8, dy=-5),
     ]
     rates_in_words = (
         f"{p['kernel']} ({p['problem']}, {p['arithmetic']}): {digits(p['rate'])} TFLOP/s, {p['of the floor']} of the floor"
@@ -83,4 +91,6 @@ def roofline(records: Sequence[Record], device: str) -> Chart | None:
     )
 
 
+# The share of the chart's width and height that a name takes.
+_LABEL = (0.12, 0.06)
 _RATES = ("copy", "fill", "read")
