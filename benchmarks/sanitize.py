@@ -33,17 +33,22 @@ def product(spec, dtype):
         out = torch.zeros(1, 2, length, length, dtype=dtype, device=DEVICE)
         spec.run(qkv, out, scale=0.25, fill=None, precision="highest")
         return [(out, reference.causal_scores_qkvpacked(qkv, scale=0.25, fill=0.0))]
-    # By pointers, and where rows are at multiples of 16 bytes by TMA; the last goes by rows of tiles.
-    forms = [(131, 70, 133, False), (136, 136, 144, False), (136, 72, 144, True)]
+    # By pointers, and where rows are at multiples of 16 bytes by TMA; the last two go by rows of tiles.
+    forms = [(131, 70, 133, False), (136, 136, 144, False), (136, 144, 144, False), (136, 72, 144, True), (136, 40, 144, True)]
     return [square_product(spec, dtype, *form) for form in forms if spec.operation == "gemmt" or not form[-1]]
 
 
 def square_product(spec, dtype, m, k, n, columns_first):
-    """The same of one operation at one size; `columns_first`, with the second operand's columns contiguous."""
-    a, b, c = operands(dtype, (2, m, k), (2, n, k) if columns_first else (2, k, n), (2, m, m))
-    if columns_first:
-        b = b.mT
-    out = torch.zeros(2, m, m if spec.operation == "syrk" else n, dtype=dtype, device=DEVICE)
+    """The same of one operation at one size; `columns_first`, with the second operand's columns contiguous.
+
+    The first operand holds what cannot be split, and the second is stretched over the batch; where m = k, the result's memory
+    has a gap after each entry.
+    """
+    a, b, c = operands(dtype, (2, m, k), (1, n, k) if columns_first else (1, k, n), (2, m, m))
+    a[0, m // 2, 3] = 1e-30
+    b = (b.mT if columns_first else b).expand(2, k, n)
+    shape = (2, m, m if spec.operation == "syrk" else n)
+    out = torch.zeros(*shape, 2, dtype=dtype, device=DEVICE)[..., 0] if m == k else torch.zeros(shape, dtype=dtype, device=DEVICE)
     if spec.operation == "gemmt":
         spec.run(a, b, out, alpha=0.5, diagonal=1, fill=2.0, precision="highest")
         return out, reference.gemmt(a, b, alpha=0.5, diagonal=1, fill=2.0)

@@ -43,12 +43,13 @@ def draw_trade_off(found: Plan, axes: "Axes") -> None:
         f"{found.device.sms} multiprocessors", (found.device.sms, 1), xycoords=("data", "axes fraction"), xytext=(4, -12),
         textcoords="offset points", fontsize="small", color="0.4",
     )  # fmt: skip
+    part = "" if found.diagonal is None else "lower triangle of "
     axes.set(
         xscale="log",
         yscale="log",
         xlabel="tiles that can be computed side by side",
         ylabel="elements loaded",
-        title=f"{found.m} x {found.n} x {found.k}, {found.dtype}, {found.device.name}; circled: the pick",
+        title=f"{part}{found.m} x {found.n} x {found.k}, {found.dtype}, {found.device.name}; circled: the pick",
     )
     axes.margins(x=0.15, y=0.12)
 

@@ -4,9 +4,13 @@ Measured on one H200 with the L2 flushed; `benchmarks/tune_tiles.py` measures th
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
+
+C = TypeVar("C", bound="Config")
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,11 @@ ROW_FLOAT32 = {
 }
 
 
+def _up_to(table: Sequence[tuple[float, C]], size: float) -> C:
+    """The first configuration that serves a size; the last one of a table serves any."""
+    return next(config for most, config in table if size <= most)
+
+
 def triangle_config(operation: str, dtype: torch.dtype, precision: str, entries: int, by_tma: bool) -> TriangleConfig:
     """For gemmt or syrk, of so many `entries` in the triangles of all matrices; by_tma, whether TMA can address the operands.
 
@@ -136,16 +145,13 @@ def triangle_config(operation: str, dtype: torch.dtype, precision: str, entries:
         return replace(config, blocks=(64, 64, 64), num_warps=4, num_stages=3) if by_tma and squares <= 4 else config
     if not by_tma:
         return POINTERS_FEW if squares <= 2 else POINTERS
-    for most, config in SYRK if operation == "syrk" else GEMMT:
-        if squares <= most:
-            return config
-    raise AssertionError("the last configuration is for any number")
+    return _up_to(SYRK if operation == "syrk" else GEMMT, squares)
 
 
 def trmm_config(dtype: torch.dtype, precision: str, m: int, addressable: bool) -> TrmmConfig:
     """For trmm of `m` rows, of operands that are `addressable` by TMA or not."""
     if addressable and (dtype != torch.float32 or precision == "high"):
-        return next(config for most, config in (TRMM_HIGH if dtype == torch.float32 else TRMM_HALF) if m <= most)
+        return _up_to(TRMM_HIGH if dtype == torch.float32 else TRMM_HALF, m)
     return TrmmConfig(**vars(FLOAT32[precision] if dtype == torch.float32 else HALF))
 
 

@@ -51,10 +51,10 @@ def multiply_parts(a, a_low, b, b_low):
 
 @triton.jit
 def product(a, a_low, a_unscale, b, alpha, PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """alpha * a @ bᵀ, [BM, BN], of `b` [BN, BK], and the flags of `b`. For "float16x2", `a` has been split."""
-    if PRECISION == "float16x2":
+    """alpha * a @ bᵀ, [BM, BN], of `b` [BN, BK], and the flags of `b`. For "float16" and "float16x2", `a` has been split."""
+    if PRECISION == "float16" or PRECISION == "float16x2":
         b_high, b_low, b_unscale, flags = split_rows(b)
-        acc = multiply_parts(a, a_low, b_high, b_low)
+        acc = multiply_parts(a, a_low, b_high, b_low) if PRECISION == "float16x2" else tl.dot(a, b_high.T)
         return acc * a_unscale[:, None] * b_unscale[None, :] * alpha, flags
     else:
         return multiply_add(a, b.T, tl.zeros([BM, BN], tl.float32), PRECISION) * alpha, tl.zeros([BN], tl.int32)
@@ -80,18 +80,17 @@ def multiply_tile(
     Where `a` has been split, alpha is in `a_unscale`. With PARTS, `b` has been split as well, and its flags are elsewhere.
     """
     b = load_block(b_desc, batch0, batch1, batch2, column, BN, BK)
-    flags = tl.zeros([BN], tl.int32)
-    if PRECISION == "float16" or PRECISION == "float16x2":
-        if PARTS:
-            columns = column + tl.arange(0, BN)
-            b_unscale = tl.load(unscale_ptr + columns, mask=columns < N, other=0.0)
-            b_low = load_block(low_desc, batch0, batch1, batch2, column, BN, BK) if PRECISION == "float16x2" else b
+    if PARTS:
+        columns = column + tl.arange(0, BN)
+        b_unscale = tl.load(unscale_ptr + columns, mask=columns < N, other=0.0)
+        if PRECISION == "float16x2":
+            acc = multiply_parts(a, a_low, b, load_block(low_desc, batch0, batch1, batch2, column, BN, BK))
         else:
-            b, b_low, b_unscale, flags = split_rows(b)
-        acc = multiply_parts(a, a_low, b, b_low) if PRECISION == "float16x2" else tl.dot(a, b.T)
-        return acc * a_unscale[:, None] * b_unscale[None, :], flags
+            acc = tl.dot(a, b.T)
+        return acc * a_unscale[:, None] * b_unscale[None, :], tl.zeros([BN], tl.int32)
     else:
-        return multiply_add(a, b.T, tl.zeros([BM, BN], tl.float32), PRECISION) * alpha, flags
+        SPLIT: tl.constexpr = PRECISION == "float16" or PRECISION == "float16x2"
+        return product(a, a_low, a_unscale, b, 1.0 if SPLIT else alpha, PRECISION, BM, BN)
 
 
 @triton.jit
