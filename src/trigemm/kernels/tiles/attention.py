@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trigemm.kernels.tiles.attention_calls import (
+    SHORT,
     Call,
     Made,
     Operands,
@@ -31,6 +32,10 @@ from trigemm.kernels.tiles.operand import Form, cut_batches, form_of
 from trigemm.kernels.tiles.parts import ROWS, Split
 from trigemm.kernels.tiles.plan import PLANS, Plan
 from trigemm.triangle import ceil_div
+
+LONGEST = 128
+PIECE = 64
+"""Of float32 queries with more than LONGEST components, so many are in registers at a time: more would not find place there."""
 
 
 def split_keys(k: Form, v: Form, depth: int) -> list[Split]:
@@ -59,9 +64,10 @@ def forward_plan(
 
     def make(cut: Config, bk: int, precision: str) -> Made:
         bm, bn = cut.bm, cut.bn
-        operands = Operands((q, k, v, output), ([bm, bk], [bn, bk], [bn, bk], None), call.device)
+        ck = SHORT if precision == "ieee" else PIECE if q.dtype == torch.float32 and bk > LONGEST else bk
+        operands = Operands((q, k, v, output), ([bm, ck], [bn, ck], [bn, bk], None), call.device)
         whole = ROWS % bn == 0 and all(operands.describe[1:3])
-        splits = split_keys(k, v, bk) if weights and precision == "float16x2" and whole else None
+        splits = split_keys(k, v, bk) if weights and precision == "float16x2" and whole and ck == bk else None
         if splits:
             precision = "parts"
             shape = (batch, kv_heads, keys, bk)
@@ -86,7 +92,7 @@ def forward_plan(
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, keys // vector, *operands.orders, "tma" if store_fast else "row", vector,
             weights is not None, fill, listed, call.scores, call.window is not None, call.lengths is not None, call.mask,
-            precision, size, bm, bn, bk, cut.together, cut.first_stages or cut.num_stages,
+            precision, size, bm, bn, bk, ck, cut.together, cut.first_stages or cut.num_stages,
         )  # fmt: skip
         return ceil_div(queries, bm) * batch * heads, arguments, describe
 
@@ -131,10 +137,12 @@ def causal_attention(
         everyone = tuple(range(q.shape[1]))
         others = everyone if not heads else tuple(head for head in everyone if head not in heads)
         forms = form_of(q), form_of(k), form_of(v), form_of(output)
+        by_tma = all(accelerated(form, call.device) for form in forms[:3])
 
         def forward(part: tuple[int, ...], stored: Tensor | None) -> None:
             rows = q.shape[0] * len(part) * q.shape[2]
-            config = attention_config("output" if stored is None else "weights", q.dtype, q.shape[-1], rows)
+            kernel = "output" if stored is None else "weights"
+            config = attention_config(kernel, q.dtype, q.shape[-1], rows, by_tma=by_tma)
             form, listed = None if stored is None else form_of(stored), part != everyone
             plan = forward_plan(*forms, form, len(part), listed, fill is not None, call, config)
             numbers = on_device(part, q.device) if listed else stats

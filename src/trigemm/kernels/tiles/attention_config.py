@@ -65,15 +65,19 @@ TABLE: dict[str, dict[int, dict[int, Config]]] = {
 }
 
 
+# What TMA does not load needs pointers. Those of float32 leave registers for smaller tiles only: with others ptxas spilled more
+# than a kilobyte a thread, and once (CUDA 13.0) took a register for the descriptor of a product that held something else.
+BY_POINTERS = {64: Config(64, 32, 4, 1), 256: Config(64, 16, 8, 1)}
+
 # A launch of few rows has so few programs that the longest of them takes all the time: shorter ones, of half the rows.
 FEW_ROWS = 2**15
 OF_FEW_ROWS = {("weights", 16, 128): Config(64, 64, 4, 2, first_stages=4)}
 
 
-def attention_config(kernel: str, dtype: torch.dtype, head_size: int, rows: int = FEW_ROWS) -> Config:
-    """The configuration of a kernel for so many rows of queries, those of all heads."""
+def attention_config(kernel: str, dtype: torch.dtype, head_size: int, rows: int = FEW_ROWS, *, by_tma: bool = True) -> Config:
+    """The configuration of a kernel for so many rows of queries, those of all heads, and operands that TMA loads, or not."""
     bits = 8 * dtype.itemsize
-    by_size = TABLE[kernel][bits]
+    by_size = TABLE[kernel][bits] if by_tma or bits < 32 or kernel not in ("output", "weights") else BY_POINTERS
     size = next(size for size in by_size if head_size <= size)
     return OF_FEW_ROWS.get((kernel, bits, size), by_size[size]) if rows < FEW_ROWS else by_size[size]
 

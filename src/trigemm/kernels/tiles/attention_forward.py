@@ -25,8 +25,8 @@ from trigemm.kernels.tiles.attention_parts import (
     live_tiles,
     load_rows,
     seen,
-    split_queries,
     store_statistics,
+    take_queries,
     weighted_sum,
 )
 from trigemm.kernels.tiles.multiply import store_flag, store_tile
@@ -83,12 +83,13 @@ def store_blank(
 
 @triton.jit
 def add_statistics(
-    top, total, k_flags, q, q_low, q_unscale, k, w_ptr, batch, kv_head, matrix, begin, end, rows,
+    top, total, k_flags, queries, k, w_ptr, batch, kv_head, matrix, begin, end, rows,
     k_low, k_unscale_ptr, start, other, before, after, blanks,
     factor, inner, fill, diagonal, T, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column, w_row,
-    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, W_ALIGN: tl.constexpr, MASKED: tl.constexpr, SCORES: tl.constexpr,
+    Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, W_ALIGN: tl.constexpr,
+    MASKED: tl.constexpr, SCORES: tl.constexpr,
     WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
     """First pass: maximum and sum of powers of each row, with tiles `begin` to `end` added.
 
@@ -101,8 +102,8 @@ def add_statistics(
                 W_ALIGN, WINDOW or LENGTHS, BM, BN,
             )  # fmt: skip
         scores, factors, flags = key_scores(
-            q, q_low, q_unscale, k, k_low, k_unscale_ptr, batch, kv_head, j * BN, factor, inner, S,
-            k_batch, k_head, k_row, k_column, K_ORDER, K_ALIGN, SCORES, PRECISION, SIZE, BM, BN, BK,
+            queries, k, k_low, k_unscale_ptr, batch, kv_head, j * BN, factor, inner, S,
+            k_batch, k_head, k_row, k_column, Q_ORDER, Q_ALIGN, K_ORDER, K_ALIGN, SCORES, PRECISION, SIZE, BM, BN, BK, CK,
         )  # fmt: skip
         k_flags |= flags
         if MASKED:
@@ -119,14 +120,15 @@ def add_statistics(
 
 @triton.jit
 def add_weights(
-    acc, v_flags, q, q_low, q_unscale, k, v, w, w_ptr, batch, kv_head, matrix, begin, end, row, rows, top, log_sum,
+    acc, v_flags, queries, k, v, w, w_ptr, batch, kv_head, matrix, begin, end, row, rows, top, share,
     k_low, k_unscale_ptr, v_low, v_unscale_ptr,
     factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, w_row,
-    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr,
-    W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, MASKED: tl.constexpr, FILL: tl.constexpr, SCORES: tl.constexpr,
+    Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr,
+    V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr, W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr,
+    MASKED: tl.constexpr, FILL: tl.constexpr, SCORES: tl.constexpr,
     WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
     """Second pass: weights of tiles `begin` to `end` stored, and their part of the output added."""
     for j in range(begin, end):
@@ -136,10 +138,10 @@ def add_weights(
             values_low = load_rows(v_low, batch, kv_head, j * BN, S, 0, 0, 0, 0, SIZE, "tma", 1, BN, BK)
             v_unscale = tl.load(v_unscale_ptr + j * BN // PART_ROWS)
         scores, factors, _ = key_scores(
-            q, q_low, q_unscale, k, k_low, k_unscale_ptr, batch, kv_head, j * BN, factor, inner, S,
-            k_batch, k_head, k_row, k_column, K_ORDER, K_ALIGN, SCORES, PRECISION, SIZE, BM, BN, BK,
+            queries, k, k_low, k_unscale_ptr, batch, kv_head, j * BN, factor, inner, S,
+            k_batch, k_head, k_row, k_column, Q_ORDER, Q_ALIGN, K_ORDER, K_ALIGN, SCORES, PRECISION, SIZE, BM, BN, BK, CK,
         )  # fmt: skip
-        weights = tl.exp2(exponents(scores, factors[:, None], top[:, None]) - log_sum[:, None])
+        weights = tl.exp2(exponents(scores, factors[:, None], top[:, None])) * share[:, None]
         stored = weights
         if MASKED:
             columns = j * BN + tl.arange(0, BN)
@@ -160,19 +162,20 @@ def add_weights(
 
 @triton.jit
 def add_output(
-    acc, top, total, k_flags, v_flags, q, q_low, q_unscale, k, v, batch, kv_head, begin, end, rows,
+    acc, top, total, k_flags, v_flags, queries, k, v, batch, kv_head, begin, end, rows,
     factor, inner, diagonal, S, window, length, mask_ptr,
     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column,
-    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr,
-    MASKED: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr,
-    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr,
+    V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr, MASKED: tl.constexpr, SCORES: tl.constexpr,
+    WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr,
+    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
     """The only pass where no weights are stored: statistics and output together."""
     for j in range(begin, end):
         values = load_rows(v, batch, kv_head, j * BN, S, v_batch, v_head, v_row, v_column, SIZE, V_ORDER, V_ALIGN, BN, BK)
         scores, factors, flags = key_scores(
-            q, q_low, q_unscale, k, k, k, batch, kv_head, j * BN, factor, inner, S, k_batch, k_head, k_row, k_column,
-            K_ORDER, K_ALIGN, SCORES, PRECISION, SIZE, BM, BN, BK,
+            queries, k, k, k, batch, kv_head, j * BN, factor, inner, S, k_batch, k_head, k_row, k_column,
+            Q_ORDER, Q_ALIGN, K_ORDER, K_ALIGN, SCORES, PRECISION, SIZE, BM, BN, BK, CK,
         )  # fmt: skip
         k_flags |= flags
         if MASKED:
@@ -204,7 +207,8 @@ def attention_kernel(
     V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr, O_ORDER: tl.constexpr, O_ALIGN: tl.constexpr,
     W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, WEIGHTS: tl.constexpr, FILL: tl.constexpr, LISTED: tl.constexpr,
     SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CK: tl.constexpr,
+    TOGETHER: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
         return
@@ -227,8 +231,9 @@ def attention_kernel(
     before, _, after, triangle = live_tiles(other, diagonal, T, length, window, WINDOW, EVERY, BM, BN)
     blanks = before + (tl.cdiv(S, BN) if FILL else triangle) - after
 
-    queries = load_rows(q, batch, head, row, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)  # [BM, BK]
-    queries, low, unscale, q_flags = split_queries(queries, PRECISION, BM)
+    queries, q_flags = take_queries(
+        q, batch, head, row, T, q_batch, q_head, q_row, q_column, Q_ORDER, Q_ALIGN, PRECISION, SIZE, BM, BK, CK
+    )
     top = tl.full([BM], float("-inf"), tl.float32)
     total = tl.zeros([BM], tl.float32)
     acc = tl.zeros([BM, BK], tl.float32)
@@ -246,23 +251,24 @@ def attention_kernel(
         if masked or not EVERY:
             if WEIGHTS:
                 top, total, k_flags = add_statistics(
-                    top, total, k_flags, queries, low, unscale, k, w_ptr, batch, kv_head, matrix, first, last, rows,
+                    top, total, k_flags, queries, k, w_ptr, batch, kv_head, matrix, first, last, rows,
                     k_low, k_unscale_ptr, begin, other, before, after, blanks,
                     factor, inner, fill, diagonal, T, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column, w_row,
-                    K_ORDER, K_ALIGN, W_ALIGN, masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, STAGES, SIZE, BM, BN, BK,
+                    Q_ORDER, Q_ALIGN, K_ORDER, K_ALIGN, W_ALIGN, masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION,
+                    STAGES, SIZE, BM, BN, BK, CK,
                 )  # fmt: skip
             else:
                 acc, top, total, k_flags, v_flags = add_output(
-                    acc, top, total, k_flags, v_flags, queries, low, unscale, k, v, batch, kv_head, first, last, rows,
+                    acc, top, total, k_flags, v_flags, queries, k, v, batch, kv_head, first, last, rows,
                     factor, inner, diagonal, S, window, length, mask_ptr,
-                    k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, K_ORDER, K_ALIGN, V_ORDER, V_ALIGN,
-                    masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
+                    k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column,
+                    Q_ORDER, Q_ALIGN, K_ORDER, K_ALIGN, V_ORDER, V_ALIGN,
+                    masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK, CK,
                 )  # fmt: skip
     empty = total == 0
     top = tl.where(empty, 0.0, top)
     total = tl.where(empty, 1.0, total)
-    log_sum = tl.log2(total)
-    store_statistics(stats_ptr, batches * all_heads, batch * all_heads + head, rows, T, top, log_sum)
+    store_statistics(stats_ptr, batches * all_heads, batch * all_heads + head, rows, T, top, tl.log2(total))
     if WEIGHTS:
         for place in range(end - begin, blanks):
             store_blank(
@@ -274,12 +280,12 @@ def attention_kernel(
             last = end if masked else inside
             if masked or not EVERY:
                 acc, v_flags = add_weights(
-                    acc, v_flags, queries, low, unscale, k, v, w, w_ptr, batch, kv_head, matrix, first, last, row, rows,
-                    top, log_sum, k_low, k_unscale_ptr, v_low, v_unscale_ptr,
+                    acc, v_flags, queries, k, v, w, w_ptr, batch, kv_head, matrix, first, last, row, rows,
+                    top, 1.0 / total, k_low, k_unscale_ptr, v_low, v_unscale_ptr,
                     factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
                     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, w_row,
-                    K_ORDER, K_ALIGN, V_ORDER, V_ALIGN, W_ORDER, W_ALIGN,
-                    masked, FILL, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK,
+                    Q_ORDER, Q_ALIGN, K_ORDER, K_ALIGN, V_ORDER, V_ALIGN, W_ORDER, W_ALIGN,
+                    masked, FILL, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION, SIZE, BM, BN, BK, CK,
                 )  # fmt: skip
     else:
         acc = acc / total[:, None]

@@ -25,15 +25,18 @@ PART_ROWS = tl.constexpr(ROWS)
 @triton.jit
 def load_rows(
     x, batch, head, top, n_rows, x_batch, x_head, x_row, x_column,
-    SIZE: tl.constexpr, ORDER: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    SIZE: tl.constexpr, ORDER: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, left=0,
 ):  # fmt: skip
-    """Rows `top` to top + ROWS of one head, [ROWS, COLUMNS], zero beyond its border. ORDER "tma": x is a descriptor."""
+    """Rows from `top` and columns from `left` on of one head, [ROWS, COLUMNS], zero beyond its border.
+
+    ORDER "tma": x is a descriptor.
+    """
     if ORDER == "tma":
-        return x.load([batch, head, top, 0]).reshape(ROWS, COLUMNS)
+        return x.load([batch, head, top, left]).reshape(ROWS, COLUMNS)
     else:
         ptr = x + (batch.to(tl.int64) * x_batch + head.to(tl.int64) * x_head) * ALIGN
         rows = tl.arange(0, ROWS).to(tl.int64) + top
-        return load_tile(ptr, rows, tl.arange(0, COLUMNS), n_rows, SIZE, x_row, x_column, ORDER, ALIGN)
+        return load_tile(ptr, rows, tl.arange(0, COLUMNS) + left, n_rows, SIZE, x_row, x_column, ORDER, ALIGN)
 
 
 @triton.jit
@@ -73,25 +76,64 @@ def scores_of(q, q_low, q_unscale, k, inner, SCORES: tl.constexpr, PRECISION: tl
 
 
 @triton.jit
+def take_queries(
+    q, batch, head, row, T, q_batch, q_head, q_row, q_column,
+    Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, PRECISION: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, CK: tl.constexpr,
+):  # fmt: skip
+    """The queries from `row` on as `key_scores` takes them, and their flags [BM].
+
+    Rows that registers hold are loaded and split once. Of longer ones, CK < BK components at a time are, for each tile of keys.
+    """
+    if CK == BK:
+        queries = load_rows(q, batch, head, row, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)  # [BM, BK]
+        high, low, unscale, flags = split_queries(queries, PRECISION, BM)
+        return (high, low, unscale), flags
+    else:
+        flags = tl.zeros([BM], tl.int32)
+        for left in range(0, BK, CK):
+            part = load_rows(
+                q, batch, head, row, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, CK, left
+            )  # fmt: skip
+            flags |= split_queries(part, PRECISION, BM)[3]
+        return (q, head, row, T, q_batch, q_head, q_row, q_column), flags
+
+
+@triton.jit
 def key_scores(
-    q, q_low, q_unscale, k, k_low, k_unscale_ptr, batch, kv_head, column, factor, inner, S, k_batch, k_head, k_row, k_column,
-    K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, SCORES: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    queries, k, k_low, k_unscale_ptr, batch, kv_head, column, factor, inner, S, k_batch, k_head, k_row, k_column,
+    Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr,
+    SCORES: tl.constexpr, PRECISION: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
     """The scores of queries and of keys from `column` on, [BM, BN], the factors of their rows [BM], and the flags of the keys."""
-    tile = load_rows(k, batch, kv_head, column, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
     factors = tl.zeros([BM], tl.float32) + factor
-    if PRECISION == "parts":
-        low = load_rows(k_low, batch, kv_head, column, S, 0, 0, 0, 0, SIZE, "tma", 1, BN, BK)
-        unscale = q_unscale * tl.load(k_unscale_ptr + column // PART_ROWS)
-        scores = multiply_parts(q, q_low, tile, low)
-        if SCORES == "raw":  # powers of two: factors are exact
-            return scores, factors * unscale, tl.zeros([BN], tl.int32)
-        else:
-            return shaped(scores * unscale[:, None], inner, SCORES), factors, tl.zeros([BN], tl.int32)
+    flags = tl.zeros([BN], tl.int32)
+    if CK < BK:
+        q, head, row, T, q_batch, q_head, q_row, q_column = queries
+        scores = tl.zeros([BM, BN], tl.float32)
+        for left in range(0, BK, CK):
+            part = load_rows(q, batch, head, row, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, CK, left)
+            high, low, unscale, _ = split_queries(part, PRECISION, BM)
+            tile = load_rows(k, batch, kv_head, column, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, CK, left)
+            added, found = product(high, low, unscale, tile, 1.0, PRECISION, BM, BN)
+            scores += added
+            flags |= found
+        scores = shaped(scores, inner, SCORES)
     else:
-        scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
-        return scores, factors, flags
+        q, q_low, q_unscale = queries
+        tile = load_rows(k, batch, kv_head, column, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
+        if PRECISION == "parts":
+            tile_low = load_rows(k_low, batch, kv_head, column, S, 0, 0, 0, 0, SIZE, "tma", 1, BN, BK)
+            unscale = q_unscale * tl.load(k_unscale_ptr + column // PART_ROWS)
+            scores = multiply_parts(q, q_low, tile, tile_low)
+            if SCORES == "raw":  # powers of two: factors are exact
+                factors *= unscale
+            else:
+                scores = shaped(scores * unscale[:, None], inner, SCORES)
+        else:
+            scores, flags = scores_of(q, q_low, q_unscale, tile, inner, SCORES, PRECISION, BM, BN)
+    return scores, factors, flags
 
 
 @triton.jit
