@@ -81,13 +81,13 @@ STEPS = (
     ),
     Step(
         "ranks", "several", 200,
-        (*PYTEST, "tests/distributed", "tests/kernels/tiles/test_block_weights.py", "-k", "nccl or block_weights"),
+        (*PYTEST, "tests/distributed", "-k", "nccl"),
         environment=(("NCCL_NVLS_ENABLE", "0"),),
     ),
     Step(
         "distributed", "several", 300,
         ("torchrun", "--standalone", "--nproc-per-node", "2", "benchmarks/distributed.py", "--save", "OUT"),
-        "benchmarks/distributed/h200x2.jsonl", (("NCCL_NVLS_ENABLE", "0"),),
+        "benchmarks/distributed/h200x2.jsonl", (("NCCL_NVLS_ENABLE", "0"), ("TORCH_NCCL_HIGH_PRIORITY", "1")),
     ),
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
     torchrun --standalone --nproc-per-node 2 examples/distributed_attention.py
     torchrun --standalone --nproc-per-node 4 examples/distributed_attention.py --length 4096 --heads 8
 
-Every rank has its rows of the queries, of the output and of the weights; keys and values pass round. Rank 0 says what it found:
+Every rank has its rows of the queries, of the output and of the weights; keys and values are gathered. Rank 0 says what it found:
 how evenly the triangle is shared out, which keys the last query attends to most, and how far the result is from that of one rank.
 GPUs are used where each rank has one, else CPUs.
 """

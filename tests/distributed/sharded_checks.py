@@ -21,7 +21,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import trigemm
 from trigemm import distributed
-from trigemm.distributed import attention, rotation
+from trigemm.distributed import gather
 
 TIMEOUT = timedelta(seconds=30)
 CHECKS: dict[str, Callable[[DeviceMesh], None]] = {}
@@ -199,16 +199,18 @@ def syrk_of_rows(mesh: DeviceMesh) -> None:
 
 
 @check
-def columns_travel_in_pieces(mesh: DeviceMesh) -> None:
-    before, rows = rotation.PIECE_BYTES, 4 * mesh.size() + 1
+def large_problems_are_worked_on_in_parts(mesh: DeviceMesh) -> None:
+    before, rows = (gather.GROUP_BYTES, gather.PIECE_BYTES), 4 * mesh.size() + 1
     try:
-        rotation.PIECE_BYTES = 1200  # two to three pieces
+        gather.GROUP_BYTES = 2 * 2 * rows * 16 * 4  # a key head at a time
+        gather.PIECE_BYTES = 2 * 24 * 4  # two rows or fewer
         compare_scores(mesh, torch.float32, rows, rows, 0.0)
+        compare_attention(mesh, torch.float32, rows, rows, return_weights=[3, 0])
+        compare_attention(mesh, torch.float32, rows, rows, return_weights=[3, 0, 2])  # key heads 1 and 0, in this order
         compare_syrk(mesh, torch.float64, 8 * mesh.size(), "full")
-        rotation.PIECE_BYTES = 1200 // attention.LARGER
-        compare_attention(mesh, torch.float32, rows, rows, return_weights=[0])
+        compare_syrk(mesh, torch.float32, 8 * mesh.size() + 3, "lower")
     finally:
-        rotation.PIECE_BYTES = before
+        gather.GROUP_BYTES, gather.PIECE_BYTES = before
 
 
 @check

@@ -1,11 +1,14 @@
-"""How rows are dealt out: every row once, evenly; the blocks of a ring cover the triangle, and it is even at every step."""
+"""How rows are dealt out: every row once, evenly; blocks that have the triangle; heads in groups."""
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trigemm.distributed import gather
+from trigemm.distributed.heads import groups
 from trigemm.distributed.sequence import sequence_order
-from trigemm.distributed.split import balance, blocks, live_tiles, part, rank_rows
+from trigemm.distributed.split import balance, causal_blocks, fill_beyond, live_tiles, rank_rows
 from trigemm.triangle import Triangle
 
 RANKS = st.integers(1, 64)
@@ -57,40 +60,51 @@ def test_an_order_needs_a_length_and_ranks(length: int, ranks: int) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(1, 40), st.integers(0, 20), st.integers(1, 8), st.integers(1, 4))
-def test_blocks_cover_the_triangle_once(queries: int, cached: int, ranks: int, pieces: int) -> None:
+@given(st.integers(1, 40), st.integers(0, 20), st.integers(1, 8))
+def test_blocks_have_the_triangle_once(queries: int, cached: int, ranks: int) -> None:
     keys = queries + cached
-    seen = set()
+    live = set()
     for rank in range(ranks):
-        rows = rank_rows(queries, ranks, rank)
-        own = [row for span in rows for row in span]
-        for source in range(ranks):
-            for piece in range(pieces):
-                columns = [part(span, piece, pieces) for span in rank_rows(keys, ranks, source)]
-                for block in blocks(rows, columns, cached):
-                    assert own[block.own] == list(block.rows)
-                    entries = {(r, c) for r in block.rows for c in block.columns}
-                    live = {
-                        (block.rows[r], block.columns[c])
-                        for r in range(len(block.rows))
-                        for c in Triangle(len(block.rows), len(block.columns), "lower", block.diagonal).columns_of(r)
-                    }
-                    assert live == {entry for entry in entries if entry in Triangle(queries, keys, "lower", cached)}
-                    assert block.live == bool(live)
-                    assert not seen & entries
-                    seen |= entries
-    assert seen == {(r, c) for r in range(queries) for c in range(keys)}
+        own = [row for rows in rank_rows(queries, ranks, rank) for row in rows]
+        of_blocks = [block.own for block in causal_blocks(queries, keys, ranks, rank)]
+        assert sorted(row for place in of_blocks for row in own[place]) == own
+        for block in causal_blocks(queries, keys, ranks, rank):
+            rows = own[block.own]
+            triangle = Triangle(len(rows), block.columns, "lower", block.diagonal)
+            found = {(rows[r], c) for r in range(len(rows)) for c in triangle.columns_of(r)}
+            assert triangle.columns_of(len(rows) - 1).stop == block.columns
+            assert not live & found
+            live |= found
+    assert live == {(r, c) for r in range(queries) for c in range(keys) if (r, c) in Triangle(queries, keys, "lower", cached)}
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.integers(1, 8), st.integers(2, 8), st.integers(1, 4))
-def test_every_rank_has_the_same_to_do_at_every_step(height: int, ranks: int, pieces: int) -> None:
-    length = 2 * ranks * height * pieces
-    for step in range(1, ranks):
-        for piece in range(pieces):
-            work = []
-            for rank in range(ranks):
-                columns = [part(span, piece, pieces) for span in rank_rows(length, ranks, (rank - step) % ranks)]
-                live = [b for b in blocks(rank_rows(length, ranks, rank), columns, 0) if b.live]
-                work.append(sum(len(b.rows) * len(b.columns) for b in live))
-            assert len(set(work)) == 1
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("queries", "keys"), [(16, 16), (16, 18), (15, 17)])
+def test_what_lies_beyond_the_columns_of_a_block_is_filled(dtype: torch.dtype, queries: int, keys: int) -> None:
+    blocks = causal_blocks(queries, keys, 2, 1)
+    x = torch.full((2, 3, sum(map(len, rank_rows(queries, 2, 1))), keys), torch.nan, dtype=dtype)
+    fill_beyond(x, blocks, -0.5)
+    for block in blocks:
+        assert x[..., block.own, : block.columns].isnan().all()
+        assert (x[..., block.own, block.columns :] == -0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("listed", "together"),
+    [
+        ([], [[0], [1], [2], [3]]),
+        ([3, 2, 7], [[1], [3], [0], [2]]),
+        ([6, 0, 7, 5], [[3, 0], [2], [1]]),  # heads 6 and 7 share a key head, and head 0 is asked for between them
+    ],
+)
+def test_groups_have_every_head_once_and_listed_ones_in_their_order(listed: list[int], together: list[list[int]]) -> None:
+    found = groups(8, 4, gather.GROUP_BYTES, listed)
+    assert [[x for span in group.kv_heads for x in span] for group in found] == together
+    assert [x for group in found for x in range(len(listed))[group.listed]] == list(range(len(listed)))
+    for group in found:
+        heads = [head for span in group.heads for head in span]
+        assert [heads[x] for x in group.weighted] == listed[group.listed]
+        x = torch.arange(8)[None]
+        assert group.queries_of(x)[0].tolist() == heads
+    everything = groups(8, 4, gather.GROUP_BYTES // 16, listed)
+    assert len(everything) == 1

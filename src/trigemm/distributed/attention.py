@@ -1,7 +1,8 @@
-"""Causal attention of a sharded sequence: each rank has its queries and their weights; keys and values come round.
+"""Causal attention of a sharded sequence: each rank has its queries, their output and their weights, and gathers keys and values.
 
-The statistics of a row are known when every key has come by. Then the weights that are asked for are computed, once, where they
-stay; for that, the keys of their heads come round again. The gradients make all weights again from the statistics.
+A group of heads at a time: then each of the rank's two blocks of rows is attention of its queries to the first so many keys, as
+one GPU computes it. The gradients gather the same again and make the weights from two numbers a row; those of keys and values are
+summed at their owners.
 """
 
 from collections.abc import Sequence
@@ -10,19 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributed import ProcessGroup
 
-from trigemm.distributed.partial import ENTRIES, Products, Softmax, Upstream, add_gradients, write_weights
-from trigemm.distributed.ring import Ring
-from trigemm.distributed.rotation import Rotation, Sums
-from trigemm.distributed.scores import zeros_for_sums
-from trigemm.distributed.split import rank_rows
+from trigemm.distributed.gather import Dealt, sum_dtype
+from trigemm.distributed.heads import Group, groups, put
+from trigemm.distributed.lanes import Lanes, in_turn
+from trigemm.distributed.peers import Peers
+from trigemm.distributed.scores import Gathered
+from trigemm.distributed.split import Block, causal_blocks, fill_beyond
+from trigemm.kernels.catalogue import serving
+from trigemm.ops.attention_schema import kernel_form, row_statistics
 
-LARGER = 8
-"""Pieces of keys and values are so much larger than others: the output of a row is rescaled at each."""
 
-
-class RingAttention(torch.autograd.Function):
+class SequenceAttention(torch.autograd.Function):
     """The output, and the weights of some heads: this rank's rows of them.
 
     q (B,NH,T_rank,HS), k and v (B,NH_kv,S_rank,HS) -> (B,NH,T_rank,HS), (B,len(heads),T_rank,S).
@@ -34,7 +34,7 @@ class RingAttention(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        group: ProcessGroup,
+        peers: Peers,
         queries: int,
         keys: int,
         scale: float,
@@ -43,84 +43,95 @@ class RingAttention(torch.autograd.Function):
         fill: float | None,
         precision: str | None,
     ) -> tuple[Tensor, Tensor]:
-        ring = Ring(group, "causal_attention")
-        products = Products(scale, precision)
-        softmax = Softmax(q)
-        for visit in Rotation.of(ring, queries, keys, keys - queries, k, v, larger=LARGER).visits(k, v):
-            for block in visit.blocks:
-                if block.live:
-                    keys_of, values_of = visit.of(block)
-                    softmax.add(q, keys_of, values_of, block, products)
-        output, largest, logarithm = softmax.result()
-        output = output.to(q.dtype)
-        del softmax
+        dealt, blocks = Dealt(peers, keys), causal_blocks(queries, keys, peers.size, peers.rank)
+        every = groups(q.shape[1], k.shape[1], dealt.bytes_of_head(k, v), heads)
+        run = serving("causal_attention", q.device.type, q.dtype).run
+        output = torch.empty_like(q)
         weights = q.new_empty((q.shape[0], len(heads), q.shape[2], keys), dtype=weights_dtype)
-        if heads:
-            used, place = _key_heads(heads, q, k)
-            sent = k[:, used]
-            rows = [x[:, heads] for x in (q, largest, logarithm)]
-            for visit in Rotation.of(ring, queries, keys, keys - queries, sent).visits(sent):
-                for block in visit.blocks:
-                    (part,) = visit.of(block)
-                    write_weights(rows[0], part[:, place], rows[1], rows[2], weights, block, products, fill)
+        statistics: list[Tensor] = []
+
+        def compute(group: Group, gathered: Gathered) -> None:
+            wholes, transfer = gathered
+            transfer.wait()
+            of_queries, out = group.queries_of(q), group.queries_of(output)
+            for block in blocks:
+                rows = of_queries[:, :, block.own]
+                stats = row_statistics(rows)
+                run(
+                    rows,
+                    *(x[:, :, : block.columns] for x in wholes),
+                    out[:, :, block.own],
+                    weights[:, group.listed, block.own, : block.columns],
+                    q.new_empty(0),
+                    stats,
+                    fill=fill,
+                    **form_of(group, block, scale, precision),
+                )
+                statistics.append(stats)
+            put(output, group.heads, out)
+
+        with Lanes(q.device, 0) as lanes:
+            in_turn(
+                lanes,
+                (0, 1),
+                every,
+                lambda group: dealt.gather(group.keys_of(k), group.keys_of(v)),
+                compute,
+                lambda: None if fill is None else fill_beyond(weights, blocks, fill),
+            )
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(q, k, v, output, largest, logarithm, weights)
-        ctx.parameters = group, queries, keys, list(heads), products
+        ctx.save_for_backward(q, k, v, output, *statistics)
+        ctx.parameters = dealt, blocks, every, scale, precision
         return output, weights
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor | None, d_weights: Tensor | None) -> tuple[Any, ...]:
-        q, k, v, output, largest, logarithm, weights = ctx.saved_tensors
-        group, queries, keys, heads, products = ctx.parameters
-        ring = Ring(group, "causal_attention")
-        dq, dk, dv = (zeros_for_sums(x) for x in (q, k, v))
-        of_output = of_weights = None
-        if d_output is not None:
-            delta = (d_output.to(dq.dtype) * output).sum(-1, keepdim=True)
-            of_output = Upstream(q, output, d_output, None, largest, logarithm, delta, products)
-        if heads and d_weights is not None:
-            delta = _row_sums(d_weights, weights, rank_rows(queries, ring.size, ring.rank), keys - queries)
-            of_weights = Upstream(q[:, heads], None, None, d_weights, largest[:, heads], logarithm[:, heads], delta, products)
-            dq_listed = zeros_for_sums(of_weights.q)
-            key_heads = torch.tensor([head // (q.shape[1] // k.shape[1]) for head in heads], device=q.device)
-        rotation = Rotation.of(ring, queries, keys, keys - queries, k, v, larger=LARGER)
-        sums = Sums(rotation, dk, dv)
-        for visit in rotation.visits(k, v):
-            share = sums.share(visit)
-            for block in visit.blocks:
-                if not block.live:
-                    continue
-                (keys_of, values_of), (dk_of, dv_of) = visit.of(block), share[block.visitor :: 2]
-                if of_output is not None:
-                    add_gradients(of_output, keys_of, values_of, block, dq, dk_of, dv_of)
-                if of_weights is not None:
-                    listed = keys_of[:, key_heads]
-                    dk_listed = zeros_for_sums(listed)
-                    add_gradients(of_weights, listed, values_of, block, dq_listed, dk_listed, dv_of)
-                    dk_of.index_add_(1, key_heads, dk_listed)
-            sums.pass_on(visit, share)
-        sums.finish()
-        if of_weights is not None:
-            dq[:, heads] += dq_listed
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), *[None] * 8
+        q, k, v, output, *statistics = ctx.saved_tensors
+        dealt, blocks, every, scale, precision = ctx.parameters
+        dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
+        of_groups = [statistics[i : i + len(blocks)] for i in range(0, len(statistics), max(1, len(blocks)))] or [[]] * len(every)
+        some = [item for item in zip(every, of_groups, strict=True) if d_output is not None or item[0].weighted]
+
+        def compute(item: tuple[Group, list[Tensor]], gathered: Gathered) -> None:
+            (group, of_blocks), (wholes, transfer) = item, gathered
+            transfer.wait()
+            of_output = None if d_output is None else group.queries_of(d_output)
+            of_weights = None if d_weights is None or not group.weighted else d_weights[:, group.listed]
+            of_queries, out, found = (group.queries_of(x) for x in (q, output, dq))
+            sums = [dealt.whole(x, sum_dtype(x.dtype)).zero_() for x in wholes]
+            for block, stats in zip(blocks, of_blocks, strict=True):
+                seen = [x[:, :, : block.columns] for x in wholes]
+                added = [torch.empty_like(x, dtype=y.dtype) for x, y in zip(seen, sums, strict=True)]
+                serving("causal_attention_backward", q.device.type, q.dtype).run(
+                    of_queries[:, :, block.own],
+                    *seen,
+                    out[:, :, block.own],
+                    stats,
+                    None if of_output is None else of_output[:, :, block.own],
+                    None if of_weights is None else of_weights[:, :, block.own, : block.columns],
+                    None,
+                    found[:, :, block.own],
+                    *added,
+                    **form_of(group, block, scale, precision),
+                )
+                for x, y in zip(sums, added, strict=True):
+                    x[:, :, : block.columns] += y
+            put(dq, group.heads, found)
+            owned = [group.keys_of(x) for x in (dk, dv)]
+            dealt.sum(sums, owned)
+            for x, y in zip((dk, dv), owned, strict=True):
+                put(x, group.kv_heads, y)
+
+        if d_weights is not None or d_output is not None:
+            with Lanes(q.device, 0) as lanes:
+                in_turn(lanes, (0, 1), some, lambda item: dealt.gather(item[0].keys_of(k), item[0].keys_of(v)), compute)
+        return dq, dk, dv, *[None] * 8
 
 
-def _key_heads(heads: Sequence[int], q: Tensor, k: Tensor) -> tuple[list[int], list[int]]:
-    """The key heads that some query heads use, and which of these each query head uses."""
-    of_head = [head // (q.shape[1] // k.shape[1]) for head in heads]
-    used = sorted(set(of_head))
-    return used, [used.index(head) for head in of_head]
-
-
-def _row_sums(d_weights: Tensor, weights: Tensor, own: tuple[range, range], diagonal: int) -> Tensor:
-    """The sum over each row of weights times their gradients, below the diagonal: (…,T_rank,S) -> (…,T_rank,1)."""
-    sums, first = [], 0
-    height = max(16, ENTRIES // max(1, weights.shape[:-2].numel() * weights.shape[-1]))
-    for rows in own:
-        for top in range(rows.start, rows.stop, height):
-            strip = slice(first + top - rows.start, first + min(top + height, rows.stop) - rows.start)
-            x, y = (z[..., strip, :].tril(diagonal + top) for z in (d_weights, weights))
-            sums.append((x.to(zeros_for_sums(x[:0]).dtype) * y).sum(-1, keepdim=True))
-        first += len(rows)
-    return torch.cat(sums, -2) if sums else weights.new_zeros((*weights.shape[:-1], 1))
+def form_of(group: Group, block: Block, scale: float, precision: str | None) -> dict[str, Any]:
+    """What the kernels of both directions are told of a block by name."""
+    return kernel_form(
+        block.columns, key_lengths=None, key_mask=None, scale=scale, softcap=None,
+        window=None, heads=group.weighted, precision=precision,
+    )  # fmt: skip

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from trigemm.distributed.attention import RingAttention
-from trigemm.distributed.scores import RingScores
+from trigemm.distributed.attention import SequenceAttention
+from trigemm.distributed.peers import Peers
+from trigemm.distributed.scores import SequenceScores
 from trigemm.distributed.sequence import sharded_alike, sharding_of, unshard_sequence
 from trigemm.distributed.softmax import SoftmaxOfRows
-from trigemm.distributed.syrk import RingSyrk, triangle_of_rows
+from trigemm.distributed.syrk import SequenceSyrk, triangle_of_rows
 from trigemm.ops import attention, products, scores, softmax
 from trigemm.ops.checks import check_operands
 
@@ -23,7 +24,7 @@ WHOLE_SEQUENCE = ("key_lengths", "key_mask", "softcap", "window")
 def causal_scores(
     q: Tensor, k: Tensor, *, scale: float | None = None, fill: float | None = -math.inf, precision: str | None = None
 ) -> Tensor:
-    """`trigemm.causal_scores`, also of a sharded sequence: every rank computes its rows, while keys pass round the ranks.
+    """`trigemm.causal_scores`, also of a sharded sequence: every rank computes its rows, and gathers keys, some heads at a time.
 
     Args:
         q, k: as there; DTensors sharded over batch or heads, or over the sequence by `shard_sequence(x, mesh, 2)`; all alike.
@@ -44,7 +45,8 @@ def causal_scores(
         return scores.causal_scores(q, k, scale=scale, fill=fill, precision=precision)
     shape = scores.causal_scores(_outline(q), _outline(k), scale=scale, fill=fill, precision=precision).shape
     local = _local("causal_scores", q=q, k=k)
-    return sharding.wrap(_apply(RingScores, *local, sharding.group, *shape[2:], _scale(scale, q), fill, precision), shape)
+    peers = Peers(sharding.group, "causal_scores")
+    return sharding.wrap(_apply(SequenceScores, *local, peers, *shape[2:], _scale(scale, q), fill, precision), shape)
 
 
 def causal_scores_qkvpacked(
@@ -94,7 +96,7 @@ def causal_attention(
     precision: str | None = None,
     **options: Any,
 ) -> Any:
-    """`trigemm.causal_attention`, also of a sharded sequence: keys and values pass round the ranks.
+    """`trigemm.causal_attention`, also of a sharded sequence: every rank gathers keys and values, some heads at a time.
 
     Args:
         q, k, v: as there; DTensors sharded over batch or heads, or over the sequence by `shard_sequence(x, mesh, 2)`; all alike.
@@ -111,7 +113,7 @@ def causal_attention(
         TypeError, ValueError: as there.
         RuntimeError: another rank has stopped, or did not answer within the timeout of the process group.
 
-    Source: Liu, Zaharia and Abbeel 2023 (ring attention); Vaswani et al. 2017, section 3.2.1.
+    Source: Vaswani et al. 2017, section 3.2.1; gathered keys and values: Llama team 2024, section 3.3.2 (context parallelism).
     """
     asked = attention.plain(return_weights)
     form: dict[str, Any] = {"scale": scale, "return_weights": asked, "weights_dtype": weights_dtype}
@@ -131,9 +133,8 @@ def causal_attention(
         raise NotImplementedError("causal_attention: heads that are sharded give the weights of all or of none, not of a list")
     weights = found[1] if isinstance(found, tuple) else None
     dtype = local[0].dtype if weights_dtype is None else weights_dtype
-    results = _apply(
-        RingAttention, *local, sharding.group, q.shape[2], k.shape[2], _scale(scale, q), heads, dtype, fill, precision
-    )
+    peers = Peers(sharding.group, "causal_attention")
+    results = _apply(SequenceAttention, *local, peers, q.shape[2], k.shape[2], _scale(scale, q), heads, dtype, fill, precision)
     output = sharding.wrap(results[0], q.shape)
     return output if weights is None else (output, sharding.wrap(results[1], weights.shape))
 
@@ -160,7 +161,7 @@ def syrk(
 ) -> Tensor:
     """`trigemm.syrk`, also of one large matrix whose rows are sharded by `shard_sequence(a, mesh)`.
 
-    Every rank computes the tiles of the triangle that lie in its rows. A full product is mirrored while the next are computed.
+    Every rank computes what of the lower triangle lies in its rows. For a full product, what mirrors into others' is sent there.
 
     Args:
         a, c: as there; DTensors sharded over the batch, or over the rows, alike.
@@ -186,7 +187,7 @@ def syrk(
     shape = products.syrk(_outline(a), alpha=alpha, beta=beta, c=like, uplo=uplo, precision=precision).shape
     rows, *added = _local("syrk", **matrices)
     batched = rows.reshape(rows.shape[:-2].numel(), *rows.shape[-2:])
-    result = _apply(RingSyrk, batched, sharding.group, a.shape[-2], alpha, uplo, precision)
+    result = _apply(SequenceSyrk, batched, Peers(sharding.group, "syrk"), a.shape[-2], alpha, uplo, precision)
     result = result.view(*rows.shape[:-1], a.shape[-2])
     if c is not None and beta != 0:
         if c.shape != shape:

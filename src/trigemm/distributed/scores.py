@@ -1,22 +1,26 @@
-"""Causal scores of a sharded sequence: each rank has its rows of them, and keys come round."""
+"""Causal scores of a sharded sequence: each rank has its rows of them, and gathers the keys, a group of heads at a time."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributed import ProcessGroup
 
-from trigemm.distributed.ring import Ring
-from trigemm.distributed.rotation import Rotation, Sums
-from trigemm.distributed.split import Block
+from trigemm.distributed.gather import Dealt, sum_dtype
+from trigemm.distributed.heads import Group, groups
+from trigemm.distributed.lanes import Lanes, in_turn
+from trigemm.distributed.peers import Peers, Transfer
+from trigemm.distributed.split import Block, causal_blocks, fill_beyond
 from trigemm.ops.products import gemmt, trmm
 
+Gathered = tuple[list[Tensor], Transfer]
 
-class RingScores(torch.autograd.Function):
+
+class SequenceScores(torch.autograd.Function):
     """scale * q @ kᵀ where a query may see the key, `fill` elsewhere: this rank's rows of it.
 
-    q (…,NH,T_rank,HS), k (…,NH_kv,S_rank,HS) -> (…,NH,T_rank,S).
+    q (B,NH,T_rank,HS), k (B,NH_kv,S_rank,HS) -> (B,NH,T_rank,S).
     """
 
     @staticmethod
@@ -24,78 +28,93 @@ class RingScores(torch.autograd.Function):
         ctx: Any,
         q: Tensor,
         k: Tensor,
-        group: ProcessGroup,
+        peers: Peers,
         queries: int,
         keys: int,
         scale: float,
         fill: float | None,
         precision: str | None,
     ) -> Tensor:
-        rotation = Rotation.of(Ring(group, "causal_scores"), queries, keys, keys - queries, k)
+        dealt, blocks = Dealt(peers, keys), causal_blocks(queries, keys, peers.size, peers.rank)
+        every = groups(q.shape[1], k.shape[1], dealt.bytes_of_head(k))
         ctx.save_for_backward(q, k)
-        ctx.rotation, ctx.scale, ctx.precision = rotation, scale, precision
+        ctx.parameters = dealt, blocks, every, scale, precision
         scores = q.new_empty((*q.shape[:-1], keys))
-        for visit in rotation.visits(k):
-            for block in visit.blocks:
-                (part,) = visit.of(block)
-                write_scores(q, part, scores, block, scale, fill, precision)
+
+        def compute(group: Group, gathered: Gathered) -> None:
+            (whole,), transfer = gathered
+            transfer.wait()
+            of_queries, out = group.queries_of(q), group.queries_of(scores)
+            for block in blocks:
+                gemmt(
+                    grouped(of_queries[:, :, block.own], whole),
+                    whole[:, :, None, : block.columns].mT,
+                    alpha=scale,
+                    diagonal=block.diagonal,
+                    fill=fill,
+                    precision=precision,
+                    out=grouped(out[:, :, block.own, : block.columns], whole),
+                )
+
+        with Lanes(q.device, 0) as lanes:
+            in_turn(
+                lanes,
+                (0, 1),
+                every,
+                lambda group: dealt.gather(group.keys_of(k)),
+                compute,
+                lambda: None if fill is None else fill_beyond(scores, blocks, fill),
+            )
         return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q, k = ctx.saved_tensors
-        dq, dk = score_gradients(ctx.rotation, q, k, grad, ctx.scale, ctx.precision)
+        dealt, blocks, every, scale, precision = ctx.parameters
+        dq, dk = torch.empty_like(q), torch.empty_like(k)
+        parts = [
+            Part(*(group.queries_of(x) for x in (q, grad, dq)), *(group.keys_of(x) for x in (k, dk)))  # views
+            for group in every
+        ]
+        product_gradients(dealt, blocks, parts, scale, precision)
         return dq, dk, *[None] * 6
 
 
-def write_scores(
-    q: Tensor, k: Tensor, scores: Tensor, block: Block, scale: float, fill: float | None, precision: str | None
-) -> None:
-    """The scores of one block, into the rows of a rank."""
-    out = scores[(..., *block.of)]
-    if block.live:
-        gemmt(
-            grouped(q[..., block.own, :], k),
-            k.unsqueeze(-3).mT,
-            alpha=scale,
-            diagonal=block.diagonal,
-            fill=fill,
-            precision=precision,
-            out=grouped(out, k),
-        )
-    elif fill is not None:
-        out.fill_(fill)
+class Part(NamedTuple):
+    """Operands and gradients of a product q @ kᵀ that are worked on at a time; dq and dk are written.
+
+    q, dq (B,NH,T_rank,HS); grad (B,NH,T_rank,S); k, dk (B,NH_kv,S_rank,HS).
+    """
+
+    q: Tensor
+    grad: Tensor
+    dq: Tensor
+    k: Tensor
+    dk: Tensor
 
 
-def score_gradients(
-    rotation: Rotation, q: Tensor, k: Tensor, grad: Tensor, scale: float, precision: str | None
-) -> tuple[Tensor, Tensor]:
-    """Gradients of scale * q @ kᵀ, of which the triangle counts: of this rank's rows of q, and of its rows of k."""
-    dq, dk = zeros_for_sums(q), zeros_for_sums(k)
-    sums = Sums(rotation, dk)
-    for visit in rotation.visits(k):
-        share = sums.share(visit)
-        for block in visit.blocks:
-            if block.live:
-                (part,) = visit.of(block)
-                above = grouped(grad[(..., *block.of)], k)
-                form: dict[str, Any] = {"alpha": scale, "diagonal": block.diagonal, "precision": precision}
-                grouped(dq[..., block.own, :], k).add_(trmm(above, part.unsqueeze(-3), **form))
-                of_keys = trmm(above, grouped(q[..., block.own, :], k), transpose=True, **form)
-                share[block.visitor].add_(of_keys.sum(-3, dtype=dk.dtype))
-        sums.pass_on(visit, share)
-    sums.finish()
-    return dq.to(q.dtype), dk.to(k.dtype)
+def product_gradients(dealt: Dealt, blocks: Sequence[Block], parts: Sequence[Part], alpha: float, precision: str | None) -> None:
+    """Gradients of alpha * q @ kᵀ, of which the triangles of some blocks count."""
+
+    def compute(part: Part, gathered: Gathered) -> None:
+        (whole,), transfer = gathered
+        sums = dealt.whole(part.k, sum_dtype(part.k.dtype)).zero_()
+        transfer.wait()
+        for block in blocks:
+            form: dict[str, Any] = {"alpha": alpha, "diagonal": block.diagonal, "precision": precision}
+            above = grouped(part.grad[:, :, block.own, : block.columns], whole)
+            of_queries, out = (grouped(x[:, :, block.own], whole) for x in (part.q, part.dq))
+            trmm(above, whole[:, :, None, : block.columns], out=out, **form)
+            sums[:, :, : block.columns] += trmm(above, of_queries, transpose=True, **form).sum(2, dtype=sums.dtype)
+        dealt.sum([sums], [part.dk])
+
+    with Lanes(parts[0].k.device, 0) as lanes:
+        in_turn(lanes, (0, 1), parts, lambda part: dealt.gather(part.k), compute)
 
 
 def grouped(x: Tensor, k: Tensor) -> Tensor:
-    """(…,NH,T,N) as (…,NH_kv,G,T,N): the query heads that share one of the key heads of k (…,NH_kv,S,HS)."""
-    heads = k.shape[-3]
-    groups: Tensor = x.unflatten(-3, (heads, x.shape[-3] // heads if heads else 1))
+    """(B,NH,T,N) as (B,NH_kv,G,T,N): the query heads that share one of the key heads of k (B,NH_kv,S,HS)."""
+    heads = k.shape[1]
+    groups: Tensor = x.unflatten(1, (heads, x.shape[1] // heads if heads else 1))
     return groups
-
-
-def zeros_for_sums(x: Tensor) -> Tensor:
-    """Zeros of the shape of x in the dtype that its products are summed in."""
-    return torch.zeros(x.shape, dtype=torch.float64 if x.dtype == torch.float64 else torch.float32, device=x.device)

@@ -1,13 +1,16 @@
 """How the rows of a sequence are dealt out to ranks, and which blocks of the triangle each rank then has.
 
 A causal triangle has more to do in its later rows. The sequence is cut into 2W blocks of rows, and rank r of W has two of them,
-the head r and the tail 2W - 1 - r: then all ranks have the same number of live tiles, at every step of a ring. This is the order
+the head r and the tail 2W - 1 - r: then all ranks have the same number of live tiles. This is the order
 that PyTorch's context parallelism calls head-tail. Where the length is no multiple of 2W, the last ranks have fewer rows, as many
-as DTensor gives them (torch.chunk). Plain integers; nothing here needs a process group.
+as DTensor gives them (torch.chunk). Nothing here needs a process group.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import torch
+from torch import Tensor
 
 from trigemm.triangle import Triangle, ceil_div
 
@@ -63,38 +66,34 @@ def balance(length: int, ranks: int, *, tile: int | None = None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where a range of a rank's rows meets a range of columns: entries (r, c) of the block are live when c - r <= diagonal."""
+    """Some of a rank's rows that follow each other, and the first so many columns: entry (r, c) counts when c - r <= diagonal."""
 
-    rows: range  # of the whole matrix
-    columns: range
-    first: int  # which of the rank's own rows the block begins with, its head before its tail
-    visitor: int  # which of the ranges of columns these are
+    own: slice  # among the rank's rows, its head before its tail
+    columns: int
     diagonal: int
 
-    @property
-    def live(self) -> bool:
-        return self.diagonal > -len(self.rows)
 
-    @property
-    def own(self) -> slice:
-        """The block's rows among the rank's own."""
-        return slice(self.first, self.first + len(self.rows))
+def causal_blocks(length: int, columns: int, ranks: int, rank: int) -> list[Block]:
+    """A rank's part of a causal matrix of `length` rows, whose last row sees all columns: the block with the longest rows first.
 
-    @property
-    def of(self) -> tuple[slice, slice]:
-        """The block's place in what a rank has of the matrix: its own rows, and all columns."""
-        return self.own, slice(self.columns.start, self.columns.stop)
-
-
-def blocks(rows: Sequence[range], columns: Sequence[range], diagonal: int) -> Iterator[Block]:
-    """The blocks that a rank's ranges of rows and some ranges of columns make, in a triangle with that diagonal.
-
-    >>> [(b.rows, b.own, b.diagonal, b.live) for b in blocks([range(2), range(6, 8)], [range(2, 4)], 0)]
-    [(range(0, 2), slice(0, 2, None), -2, False), (range(6, 8), slice(2, 4, None), 4, True)]
+    >>> for block in causal_blocks(8, 10, 2, 0):
+    ...     print(block)
+    Block(own=slice(2, 4, None), columns=10, diagonal=8)
+    Block(own=slice(0, 2, None), columns=4, diagonal=2)
     """
-    for visitor, keys in enumerate(columns):
-        first = 0
-        for own in rows:
-            if own and keys:
-                yield Block(own, keys, first, visitor, diagonal + own.start - keys.start)
-            first += len(own)
+    head, tail = rank_rows(length, ranks, rank)
+    before = columns - length
+    places = slice(0, len(head)), slice(len(head), len(head) + len(tail))
+    found = [Block(own, rows.stop + before, rows.start + before) for own, rows in zip(places, (head, tail), strict=True) if rows]
+    return found[::-1]
+
+
+def fill_beyond(x: Tensor, blocks: Sequence[Block], value: float) -> None:
+    """Set a rank's rows (…,rows,S) to a value beyond the columns of each block."""
+    for block in blocks:
+        rest = x[..., block.own, block.columns :]
+        wide = 8 // x.element_size()  # entries that are written as one: short ones would take much longer
+        if rest.storage_offset() % wide or any(n % wide for n in (*rest.stride()[:-1], rest.shape[-1])):
+            rest.fill_(value)
+        else:
+            rest.view(torch.int64).fill_(int(torch.full((wide,), value, dtype=x.dtype).view(torch.int64)))

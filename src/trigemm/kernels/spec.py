@@ -17,12 +17,13 @@ A kernel computes one operation on operands that have already been checked and b
     causal_softmax_backward(grad, weights, out, *, diagonal)
         grad, weights, out (…,T,S). The gradient of the scores, from that of the weights, of which the other half is not read.
     causal_attention(q, k, v, output, weights, columns, stats, *, FORM, heads, fill, precision)
-        q, output (B,NH,T,HS), k, v (B,NH_kv,S,HS). The weights of the listed heads, contiguous (B,len(heads),T,S), with `fill`
-        above the diagonal (None: anything); their sums over the queries, contiguous (B,NH,S), or (B,0,S) where none are asked
-        for; what the backward needs of each row, (2,B,NH,T) or (0,) where nothing is. FORM: key_lengths (B,) or None, key_mask
-        (B,S) or None, scale, softcap or None, window or None.
+        q, output (B,NH,T,HS), k, v (B,NH_kv,S,HS). The weights of the listed heads (B,len(heads),T,S), with contiguous rows and
+        `fill` above the diagonal (None: anything); their sums over the queries, contiguous (B,NH,S), or (B,0,S) where none are
+        asked for; what the backward needs of each row, (2,B,NH,T) or (0,) where nothing is. FORM: key_lengths (B,) or None,
+        key_mask (B,S) or None, scale, softcap or None, window or None.
     causal_attention_backward(q, k, v, output, stats, d_output, d_weights, d_columns, dq, dk, dv, *, FORM, heads, precision)
-        d_output, d_weights, d_columns like the results of the forward, or None. Into dq, dk, dv, like the operands.
+        d_output, d_weights, d_columns like the results of the forward, or None. Into dq, dk, dv, like the operands, or in the
+        dtype of sums.
 
 The batch dimensions of all operands of one call are equal (broadcast dimensions have stride 0), strides are arbitrary, no operand
 overlaps `out` but where that is said, and `precision` is "highest", "high" or "medium". Sizes may be 0.

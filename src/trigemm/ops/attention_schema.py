@@ -55,13 +55,18 @@ def empty(
     """Output, weights (B,len(heads),T,S), column sums (B,NH,S) or (B,0,S), and the statistics of rows, none of them written."""
     batch, all_heads, queries, _size = q.shape
     keys = k.shape[2]
-    keeps = q.device.type == "cuda" and q.dtype != torch.float64
     return (
         torch.empty_like(q),
         new_result(q, (batch, len(heads), queries, keys), weights_dtype),
         q.new_empty((batch, all_heads if sums else 0, keys), dtype=weights_dtype),
-        q.new_empty((2, batch, all_heads, queries) if keeps else (0,), dtype=torch.float32),
+        row_statistics(q),
     )
+
+
+def row_statistics(q: Tensor) -> Tensor:
+    """What the kernels of the backward need of each row, not yet written: (2,B,NH,T), or nothing where they need nothing."""
+    keeps = q.device.type == "cuda" and q.dtype != torch.float64
+    return q.new_empty((2, *q.shape[:3]) if keeps else (0,), dtype=torch.float32)
 
 
 def forward(

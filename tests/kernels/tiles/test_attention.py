@@ -102,6 +102,17 @@ def test_some_heads_of_a_packed_projection(fill, device):
     problem.check_backward(d_columns=False)
 
 
+@pytest.mark.parametrize(("shape", "tall", "wide"), [((2, 2, 1, 33, 40, 16), 41, 48), ((2, 2, 1, 20, 27, 16), 24, 35)])
+def test_weights_that_are_a_part_of_a_larger_tensor(shape, tall, wide, device):
+    problem = Problem(device, shape, heads=(1, 0), fill=-2.5)
+    larger = torch.full((2, 3, tall, wide), NAN, device=device)
+    place = (slice(None), slice(1, 3), slice(4, 4 + shape[3]), slice(shape[4]))
+    problem.weights = larger[place]
+    problem.forward().check_forward()
+    larger[place] = NAN
+    assert larger.isnan().all()
+
+
 FORMS = {
     "lengths": {"key_lengths": torch.tensor([0, 40])},
     "mask": {"key_mask": torch.arange(80).view(2, 40) % 5 > 2},

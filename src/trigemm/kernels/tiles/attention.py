@@ -59,7 +59,8 @@ def forward_plan(
     """The launch for some heads, with weights or without."""
     batch, all_heads, queries, size = q.shape
     kv_heads, keys = k.shape[1:3]
-    vector = weights.vector if weights and keys % weights.vector == 0 else 1
+    vector = weights.align if weights else 1
+    w_strides = [stride // vector for stride in weights.stride[:3]] if weights else [0, 0, 0]
     store_fast = weights is not None and vector > 1 and weights.dtype.itemsize <= 4 and accelerated(weights, call.device)
 
     def make(cut: Config, bk: int, precision: str) -> Made:
@@ -73,10 +74,7 @@ def forward_plan(
             shape = (batch, kv_heads, keys, bk)
             strides = (kv_heads * keys * bk, keys * bk, bk, 1)
             parts = describer(Form(shape, strides, torch.float16, True), [bn, bk])
-        store = None
-        if weights and store_fast:
-            matrices = weights._replace(shape=(batch * heads, queries, keys), stride=(queries * keys, keys, 1))
-            store = describer(matrices, [bm, bn])
+        store = describer(weights, [bm, bn]) if weights and store_fast else None
 
         def describe(q: Tensor, k: Tensor, v: Tensor, output: Tensor, weights: Tensor, *rest: Tensor) -> tuple[Any, ...]:
             first, *both, last = operands(q, k, v, output)
@@ -90,7 +88,7 @@ def forward_plan(
 
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, heads, batch, all_heads // max(1, kv_heads),
-            *operands.strides, keys // vector, *operands.orders, "tma" if store_fast else "row", vector,
+            *operands.strides, *w_strides, *operands.orders, "tma" if store_fast else "row", vector,
             weights is not None, fill, listed, call.scores, call.window is not None, call.lengths is not None, call.mask,
             precision, size, bm, bn, bk, ck, cut.together, cut.first_stages or cut.num_stages,
         )  # fmt: skip

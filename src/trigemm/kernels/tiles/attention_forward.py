@@ -33,7 +33,8 @@ from trigemm.kernels.tiles.multiply import store_flag, store_tile
 from trigemm.kernels.tiles.rows import load_flags
 
 SCALARS = ["factor", "inner", "fill", "diagonal", "T", "S", "window", "all_heads", "heads", "batches", "group"]
-STRIDES = [f"{x}_{dim}" for x in "qkvo" for dim in ("batch", "head", "row", "column")] + ["w_row"]
+STRIDES = [f"{x}_{dim}" for x in "qkvo" for dim in ("batch", "head", "row", "column")]
+STRIDES += [f"w_{dim}" for dim in ("batch", "head", "row")]
 
 
 @triton.jit
@@ -51,21 +52,21 @@ def row_program(tile_rows, matrices, TOGETHER: tl.constexpr):
 
 @triton.jit
 def store_weights(
-    w, w_ptr, value, matrix, top, j, T, S, w_row,
+    w, w_ptr, value, batch, slot, top, j, T, S, w_row,
     W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Store tile j of the weights. W_ORDER "tma": `w` is a descriptor."""
     if W_ORDER == "tma":
-        w.store([matrix, top, j * BN], value.to(w_ptr.dtype.element_ty).reshape(1, BM, BN))
+        w.store([batch, slot, top, j * BN], value.to(w_ptr.dtype.element_ty).reshape(1, 1, BM, BN))
     else:
         rows = top.to(tl.int64) + tl.arange(0, BM)
         columns = j * BN + tl.arange(0, BN)
-        store_tile(w_ptr + matrix.to(tl.int64) * T * w_row * W_ALIGN, value, rows, columns, T, S, w_row, 1, "row", W_ALIGN)
+        store_tile(w_ptr, value, rows, columns, T, S, w_row, 1, "row", W_ALIGN)
 
 
 @triton.jit
 def store_blank(
-    w_ptr, matrix, top, place, before, after, fill, diagonal, T, S, w_row,
+    w_ptr, top, place, before, after, fill, diagonal, T, S, w_row,
     W_ALIGN: tl.constexpr, ZEROS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Store the tile of weights that is number `place` of those that no key needs: tiles 0 to `before`, and from `after` on.
@@ -77,13 +78,13 @@ def store_blank(
     value = tl.full([BM, BN], fill, tl.float32)
     if ZEROS:
         value = tl.where(columns[None, :] - rows[:, None] > diagonal + top, value, 0.0)
-    w_ptr += (matrix.to(tl.int64) * T + top) * w_row * W_ALIGN
+    w_ptr += top.to(tl.int64) * w_row * W_ALIGN
     store_tile(w_ptr, value, rows.to(tl.int64), columns, T - top, S, w_row, 1, "row", W_ALIGN)
 
 
 @triton.jit
 def add_statistics(
-    top, total, k_flags, queries, k, w_ptr, batch, kv_head, matrix, begin, end, rows,
+    top, total, k_flags, queries, k, w_ptr, batch, kv_head, begin, end, rows,
     k_low, k_unscale_ptr, start, other, before, after, blanks,
     factor, inner, fill, diagonal, T, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column, w_row,
     Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr, W_ALIGN: tl.constexpr,
@@ -98,7 +99,7 @@ def add_statistics(
     for j in tl.range(begin, end, num_stages=STAGES):
         if j - start < blanks:
             store_blank(
-                w_ptr, matrix, other, j - start, before, after, fill, diagonal, T, S, w_row,
+                w_ptr, other, j - start, before, after, fill, diagonal, T, S, w_row,
                 W_ALIGN, WINDOW or LENGTHS, BM, BN,
             )  # fmt: skip
         scores, factors, flags = key_scores(
@@ -120,7 +121,7 @@ def add_statistics(
 
 @triton.jit
 def add_weights(
-    acc, v_flags, queries, k, v, w, w_ptr, batch, kv_head, matrix, begin, end, row, rows, top, share,
+    acc, v_flags, queries, k, v, w, w_ptr, batch, kv_head, slot, begin, end, row, rows, top, share,
     k_low, k_unscale_ptr, v_low, v_unscale_ptr,
     factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, w_row,
@@ -154,7 +155,7 @@ def add_weights(
             stored = weights
             if FILL:
                 stored = tl.where(columns[None, :] - rows[:, None] > diagonal, fill, weights)
-        store_weights(w, w_ptr, stored, matrix, row, j, T, S, w_row, W_ORDER, W_ALIGN, BM, BN)
+        store_weights(w, w_ptr, stored, batch, slot, row, j, T, S, w_row, W_ORDER, W_ALIGN, BM, BN)
         acc, flags = weighted_sum(weights, values, values_low, v_unscale, acc, PRECISION)
         v_flags |= flags
     return acc, v_flags
@@ -202,7 +203,7 @@ def attention_kernel(
     k_low, k_unscale_ptr, k_flags_ptr, v_low, v_unscale_ptr, v_flags_ptr, flags_ptr, factor, inner, fill,
     diagonal, T, S, window, all_heads, heads, batches, group,
     q_batch, q_head, q_row, q_column, k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column,
-    o_batch, o_head, o_row, o_column, w_row,
+    o_batch, o_head, o_row, o_column, w_batch, w_head, w_row,
     Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr,
     V_ORDER: tl.constexpr, V_ALIGN: tl.constexpr, O_ORDER: tl.constexpr, O_ALIGN: tl.constexpr,
     W_ORDER: tl.constexpr, W_ALIGN: tl.constexpr, WEIGHTS: tl.constexpr, FILL: tl.constexpr, LISTED: tl.constexpr,
@@ -215,9 +216,10 @@ def attention_kernel(
     EVERY: tl.constexpr = WINDOW or KEY_MASK or PRECISION == "ieee"
     tile_row, matrix = row_program(tl.cdiv(T, BM), batches * heads, TOGETHER)
     batch = matrix // heads
-    head = matrix % heads
+    slot = matrix % heads
+    head = slot
     if LISTED:
-        head = tl.load(heads_ptr + head)
+        head = tl.load(heads_ptr + slot)
     kv_head = head // group
     length = S
     if LENGTHS:
@@ -230,6 +232,8 @@ def attention_kernel(
     other = (tl.cdiv(T, BM) - 1 - tile_row) * BM
     before, _, after, triangle = live_tiles(other, diagonal, T, length, window, WINDOW, EVERY, BM, BN)
     blanks = before + (tl.cdiv(S, BN) if FILL else triangle) - after
+    if WEIGHTS:
+        w_ptr += (batch.to(tl.int64) * w_batch + slot.to(tl.int64) * w_head) * W_ALIGN
 
     queries, q_flags = take_queries(
         q, batch, head, row, T, q_batch, q_head, q_row, q_column, Q_ORDER, Q_ALIGN, PRECISION, SIZE, BM, BK, CK
@@ -251,7 +255,7 @@ def attention_kernel(
         if masked or not EVERY:
             if WEIGHTS:
                 top, total, k_flags = add_statistics(
-                    top, total, k_flags, queries, k, w_ptr, batch, kv_head, matrix, first, last, rows,
+                    top, total, k_flags, queries, k, w_ptr, batch, kv_head, first, last, rows,
                     k_low, k_unscale_ptr, begin, other, before, after, blanks,
                     factor, inner, fill, diagonal, T, S, window, length, mask_ptr, k_batch, k_head, k_row, k_column, w_row,
                     Q_ORDER, Q_ALIGN, K_ORDER, K_ALIGN, W_ALIGN, masked, SCORES, WINDOW, LENGTHS, KEY_MASK, PRECISION,
@@ -272,7 +276,7 @@ def attention_kernel(
     if WEIGHTS:
         for place in range(end - begin, blanks):
             store_blank(
-                w_ptr, matrix, other, place, before, after, fill, diagonal, T, S, w_row,
+                w_ptr, other, place, before, after, fill, diagonal, T, S, w_row,
                 W_ALIGN, WINDOW or LENGTHS, BM, BN,
             )  # fmt: skip
         for masked in tl.static_range(2):
@@ -280,7 +284,7 @@ def attention_kernel(
             last = end if masked else inside
             if masked or not EVERY:
                 acc, v_flags = add_weights(
-                    acc, v_flags, queries, k, v, w, w_ptr, batch, kv_head, matrix, first, last, row, rows,
+                    acc, v_flags, queries, k, v, w, w_ptr, batch, kv_head, slot, first, last, row, rows,
                     top, 1.0 / total, k_low, k_unscale_ptr, v_low, v_unscale_ptr,
                     factor, inner, fill, diagonal, T, S, window, length, mask_ptr,
                     k_batch, k_head, k_row, k_column, v_batch, v_head, v_row, v_column, w_row,
