@@ -132,3 +132,9 @@ def test_the_floor_is_lower_where_a_maximum_means_something():
     assert many < 2.0**-23
     assert budget.floor(SINGLE, "highest", 64, 10) < budget.floor(SINGLE, "high", 64, 10) < budget.floor(SINGLE, "medium", 64, 10)
     assert budget.floor(torch.float64, "highest", 64, 10) < 1e-14
+
+
+@pytest.mark.parametrize(("precision", "unit"), [("high", 2.0**-11), ("medium", 2.0**-8)])
+def test_operands_rounded_to_nearest_pass_whatever_torch_does(precision, unit):
+    rounded = 1 + unit / (1 + unit)  # the largest factor that rounding one operand makes
+    assert 2 * budget.floor(SINGLE, precision, 1, 10**6) >= rounded**2 - 1

@@ -217,3 +217,15 @@ def test_a_large_batch_takes_little_memory():
 
 def test_a_judge_that_saw_nothing_accepts():
     assert Judge(torch.float32, "highest", 4, 1.0).verdict().passed
+
+
+def test_weights_of_scores_too_large_for_their_precision_are_free_and_others_are_not():
+    q, k = torch.full((1, 1, 1, 4), 1e4), torch.full((1, 1, 2, 4), 1e4)
+    k[..., 0, 0] += 10.0  # 1e5 more in a score of 4e8: beyond doubt in float64, a tie at "high"
+    v = torch.randn(1, 1, 2, 4)
+    tie = torch.full((1, 1, 1, 2), 0.5)
+    form = {"scale": 1.0, "return_weights": True}
+    assert verify_output("causal_attention", [q, k, v], tie, form, precision="high").passed
+    q, k = torch.ones_like(q), torch.ones_like(k)
+    k[..., 0, 0] += 3.0
+    assert not verify_output("causal_attention", [q, k, v], tie, form, precision="high").passed

@@ -4,7 +4,8 @@ The result of an attention case is the output, or the weights where `return_weig
 
 A score whose relative error is u, and the row's sum with it, move a weight w by u * w * (its magnitude and the row's mean one);
 so for scores s = a @ b of magnitude m = |a| @ |b| the scale of a weight's error is w * (1 + m + rowsum(w * m)), and that of the
-output's the same times |v|. Weights below the smallest normal number may be flushed to zero.
+output's the same times |v|. Where u * m is not small a score may be another by more than the weights of a row tell apart: a
+weight may be exp(u * m) times what it should be, 1 at most. Weights below the smallest normal number may be flushed to zero.
 """
 
 import math
@@ -21,6 +22,8 @@ from trigemm.lab.operands import triangle
 OPERATIONS = ("causal_softmax", "causal_attention")
 
 Parameters = Mapping[str, Any]
+
+_SMALLEST = 1e-300  # of the weights that are told apart where scores are too large for their precision
 
 
 def gives_weights(operation: str, parameters: Parameters) -> bool:
@@ -47,20 +50,29 @@ def referee(operation: str, operands: Sequence[Tensor], parameters: Parameters) 
     return weights if gives_weights(operation, parameters) else output
 
 
-def magnitude(operation: str, operands: Sequence[Tensor], parameters: Parameters) -> Tensor:
+def magnitude(operation: str, operands: Sequence[Tensor], parameters: Parameters, precision: str) -> Tensor:
     """The scale of errors, in float64."""
+    first = operands[0]
     if operation == "causal_softmax":
-        scores = operands[0].double()
+        scores = first.double()
         weights = reference.causal_softmax(scores, diagonal=parameters.get("diagonal"))
-        terms = scores.abs().where(weights > 0, 0.0)
-    else:
-        q, k, v = operands
-        weights = _reference(operands, parameters)[1]
-        terms = reference.causal_scores(q.abs(), k.abs(), scale=abs(_scale(q, parameters)), fill=0.0)
-    scale = weights * (1 + terms + (weights * terms).sum(-1, keepdim=True)) + _least(operands[0].dtype)
+        moves = _moves(weights, scores.abs().where(weights > 0, 0.0))
+        return weights * moves + _least(first.dtype)
+    q, k, v = operands
+    weights = _reference(operands, parameters)[1]
+    moves = _moves(weights, reference.causal_scores(q.abs(), k.abs(), scale=abs(_scale(q, parameters)), fill=0.0))
+    sums = budget.accumulator(first.dtype)
+    unit = 2 * budget.floor(sums, precision if first.dtype == torch.float32 else "highest", first.shape[-1], 0)
+    largest = (weights.clamp(min=_SMALLEST).log() + unit * moves).clamp(max=0).exp() / unit
+    scale = torch.where(unit * moves < 1, weights * moves, largest) + _least(first.dtype)
     if gives_weights(operation, parameters):
         return scale
     return scale @ v.double().abs().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+
+
+def _moves(weights: Tensor, magnitude: Tensor) -> Tensor:
+    """What the relative error of scores of that magnitude is multiplied by in their weights."""
+    return 1 + magnitude + (weights * magnitude).sum(-1, keepdim=True)
 
 
 def plain_product(operation: str, operands: Sequence[Tensor], parameters: Parameters, precision: str) -> Tensor:

@@ -75,8 +75,8 @@ def referee(operation: str, operands: Sequence[Tensor], parameters: Mapping[str,
     return result
 
 
-def magnitude(operation: str, operands: Sequence[Tensor], parameters: Mapping[str, Any]) -> Tensor:
-    """|alpha| * |a| @ |b| (+ |beta| * |c|) in float64: the scale that errors are measured against."""
+def magnitude(operation: str, operands: Sequence[Tensor], parameters: Mapping[str, Any], precision: str = "highest") -> Tensor:
+    """|alpha| * |a| @ |b| (+ |beta| * |c|) in float64: the scale that errors are measured against, at any precision."""
     return referee(operation, [x.abs() for x in operands], absolute(parameters))
 
 
@@ -166,10 +166,10 @@ def floor(dtype: torch.dtype, precision: str, depth: int, entries: int) -> float
     """
     if dtype == torch.float64:
         return UNIT[dtype] * (2 + 2 * math.sqrt(depth))
-    few = entries < FEW_ENTRIES
-    once = 0.0
+    few, many = 0.0, 0.0
     if dtype != torch.float32:
-        once = UNIT[dtype]
+        few, many = UNIT[dtype], UNIT[dtype] / 4
     elif precision != "highest":
-        once = 2 * (TF32_UNIT if precision == "high" else UNIT[torch.bfloat16])
-    return UNIT[torch.float32] * (2 + math.sqrt(depth)) + once if few else UNIT[torch.float32] + once / 4
+        many = TF32_UNIT if precision == "high" else UNIT[torch.bfloat16]
+        few = 2 * many
+    return UNIT[torch.float32] * (2 + math.sqrt(depth)) + few if entries < FEW_ENTRIES else UNIT[torch.float32] + many

@@ -126,7 +126,7 @@ def verify_output(
     rules = attention if operation in attention.OPERATIONS else budget
     for start, chunk, part in _chunks(operation, operands, result):
         expected = rules.referee(operation, chunk, parameters)
-        magnitude = rules.magnitude(operation, chunk, parameters)
+        magnitude = rules.magnitude(operation, chunk, parameters, precision)
         plain = rules.plain_product(operation, chunk, parameters, precision).double() * judge.factor
         if operation == "syrk" and len(chunk) > 1 and parameters.get("beta"):
             plain = plain + parameters["beta"] * chunk[1].double()

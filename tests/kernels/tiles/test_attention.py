@@ -205,6 +205,26 @@ def test_float32_does_not_depend_on_magnitude(scale, device):
     assert ((problem.output - output).abs() <= 2e-6 * (weights @ problem.v.double().abs())).all()
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["split", "repaired"])
+@pytest.mark.parametrize("size", [136, 250])
+def test_float32_heads_too_long_for_registers(size, wide, device):
+    problem = Problem(device, (1, 2, 1, 33, 40, size), heads=(1,), fill=-1.0)
+    if wide:  # one component of a row is too small beside another to be split with it
+        for x in (problem.q, problem.k, problem.v):
+            x[..., 3] *= 1e-12
+    problem.forward().check_forward()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", ["columns", "rows"])
+@pytest.mark.parametrize("size", [64, 80, 128, 256])
+def test_float32_that_tma_does_not_load(size, layout, device):
+    problem = Problem(device, (2, 2, 1, 7, 41, size), heads=(0, 1))
+    odd = {"columns": lambda x: x.mT.contiguous().mT, "rows": lambda x: torch.cat([x, x[..., :1]], -1)[..., :-1]}[layout]
+    problem.q, problem.k, problem.v = odd(problem.q), odd(problem.k), odd(problem.v)
+    problem.forward().check_forward()
+
+
 def test_infinite_scores(device):
     problem = Problem(device, (1, 1, 1, 6, 6, 16), heads=(0,))
     problem.q.abs_()

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from trigemm.kernels.tiles.attention_calls import (
-    SHORT,
     Call,
     Made,
     Operands,
     accelerated,
     call_of,
+    held_at_once,
+    loadable,
     on_device,
     plan_of,
     stream_beside,
@@ -32,10 +33,6 @@ from trigemm.kernels.tiles.operand import Form, cut_batches, form_of
 from trigemm.kernels.tiles.parts import ROWS, Split
 from trigemm.kernels.tiles.plan import PLANS, Plan
 from trigemm.triangle import ceil_div
-
-LONGEST = 128
-PIECE = 64
-"""Of float32 queries with more than LONGEST components, so many are in registers at a time: more would not find place there."""
 
 
 def split_keys(k: Form, v: Form, depth: int) -> list[Split]:
@@ -65,7 +62,7 @@ def forward_plan(
 
     def make(cut: Config, bk: int, precision: str) -> Made:
         bm, bn = cut.bm, cut.bn
-        ck = SHORT if precision == "ieee" else PIECE if q.dtype == torch.float32 and bk > LONGEST else bk
+        ck = held_at_once(q.dtype, bk, precision)
         operands = Operands((q, k, v, output), ([bm, ck], [bn, ck], [bn, bk], None), call.device)
         whole = ROWS % bn == 0 and all(operands.describe[1:3])
         splits = split_keys(k, v, bk) if weights and precision == "float16x2" and whole and ck == bk else None
@@ -105,11 +102,12 @@ def columns_plan(q: Form, k: Form, dtype: torch.dtype, call: Call, config: Confi
 
     def make(cut: Config, bk: int, precision: str) -> Made:
         bm, bn = cut.bm, cut.bn
-        operands = Operands((q, k), ([bm, bk], [bn, bk]), call.device)
+        ck = held_at_once(q.dtype, bk, precision)
+        operands = Operands((q, k), ([bm, ck], [bn, ck]), call.device)
         arguments = (
             keys - queries, queries, keys, call.window or 0, all_heads, batch, all_heads // max(1, kv_heads),
             *operands.strides, *operands.orders, queries % bm != 0,
-            call.scores, call.window is not None, call.lengths is not None, call.mask, precision, size, bm, bn, bk,
+            call.scores, call.window is not None, call.lengths is not None, call.mask, precision, size, bm, bn, bk, ck,
         )  # fmt: skip
         return ceil_div(keys, bn) * batch * all_heads, arguments, lambda q, k, *rest: (*operands(q, k), *rest)
 
@@ -134,6 +132,7 @@ def causal_attention(
         call, masks, scalars = call_of(q, stats, **options)
         everyone = tuple(range(q.shape[1]))
         others = everyone if not heads else tuple(head for head in everyone if head not in heads)
+        q, k, v = (loadable(x) for x in (q, k, v))
         forms = form_of(q), form_of(k), form_of(v), form_of(output)
         by_tma = all(accelerated(form, call.device) for form in forms[:3])
 

@@ -11,12 +11,16 @@ from torch import Tensor
 
 from trigemm.kernels.tiles.attention_config import Config, product_precision
 from trigemm.kernels.tiles.descriptors import addressable, describer, has_tma
-from trigemm.kernels.tiles.operand import Form
+from trigemm.kernels.tiles.operand import Form, form_of
 from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
 
 LOG2_E = log2(e)
 SHORT = 16
 """Tiles streamed by the launch that repairs what cannot be split (see `multiply`): it is rare, and small tiles compile fast."""
+
+LONG = 128
+PIECE = 64
+"""Of float32 rows with more than LONG components, so many are in registers at a time."""
 
 
 class Call(NamedTuple):
@@ -63,6 +67,21 @@ def accelerated(x: Form, device: torch.device) -> bool:
     """Whether an operand is loaded by TMA: where it is stretched over a dimension, its batches and heads have no descriptor."""
     stretched = any(stride == 0 and size > 1 for stride, size in zip(x.stride, x.shape, strict=True))
     return has_tma(device) and addressable(x) and not stretched
+
+
+def held_at_once(dtype: torch.dtype, bk: int, precision: str) -> int:
+    """How many of the bk components of a row of queries, or of keys, a program holds in registers at a time."""
+    if precision == "ieee":
+        return SHORT
+    return PIECE if dtype == torch.float32 and bk > LONG else bk
+
+
+def loadable(x: Tensor) -> Tensor:
+    """x, or a copy of it where its rows are long, in float32, and could be loaded by pointers alone: registers would not do."""
+    if x.dtype != torch.float32 or x.shape[-1] <= LONG or not has_tma(x.device) or accelerated(form_of(x), x.device):
+        return x
+    padded = x.new_empty((*x.shape[:-1], triton.cdiv(x.shape[-1], 4) * 4))
+    return padded[..., : x.shape[-1]].copy_(x)
 
 
 class Operands:

@@ -1,6 +1,7 @@
 """Block sizes, warps and pipeline stages of the attention kernels, by kernel, precision and head size.
 
-`benchmarks/attention.py --sweep` measures them.
+`benchmarks/attention.py --sweep` measures them. Float32 tiles are no larger than registers allow: in kernels that spill kilobytes
+a thread, or have a hundred products in flight, ptxas (CUDA 13.0) was seen to make one with the descriptor of another.
 """
 
 from typing import NamedTuple
@@ -40,19 +41,19 @@ class Config(NamedTuple):
 TABLE: dict[str, dict[int, dict[int, Config]]] = {
     "output": {
         16: {64: Config(64, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
-        32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
+        32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 4, 1)},
     },
     "weights": {
         16: {64: Config(64, 32, 4, 3, registers=80), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
-        32: {64: Config(64, 32, 4, 3, registers=168, first_stages=4), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
+        32: {64: Config(64, 32, 4, 3, registers=168, first_stages=4), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 4, 1)},
     },
     "columns": {
         16: {64: Config(64, 128, 4, 3), 128: Config(64, 128, 8, 3), 256: Config(64, 64, 8, 2)},
-        32: {64: Config(64, 64, 4, 2), 128: Config(32, 64, 4, 2), 256: Config(32, 64, 8, 1)},
+        32: {64: Config(64, 64, 4, 2), 128: Config(32, 64, 4, 2), 256: Config(32, 64, 4, 1)},
     },
     "row_sums": {
         16: {64: Config(128, 64, 4, 3), 128: Config(128, 64, 8, 3), 256: Config(64, 64, 8, 2)},
-        32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 8, 1)},
+        32: {64: Config(64, 64, 4, 2), 128: Config(64, 32, 4, 2), 256: Config(64, 32, 4, 1)},
     },
     "queries": {
         16: {64: Config(64, 64, 4, 3), 128: Config(64, 64, 4, 2), 256: Config(64, 32, 8, 2)},
@@ -65,9 +66,8 @@ TABLE: dict[str, dict[int, dict[int, Config]]] = {
 }
 
 
-# What TMA does not load needs pointers. Those of float32 leave registers for smaller tiles only: with others ptxas spilled more
-# than a kilobyte a thread, and once (CUDA 13.0) took a register for the descriptor of a product that held something else.
-BY_POINTERS = {64: Config(64, 32, 4, 1), 256: Config(64, 16, 8, 1)}
+# What TMA does not load needs pointers, and those registers: tiles are smaller then.
+BY_POINTERS = {64: Config(64, 32, 4, 1), 128: Config(128, 16, 8, 1), 256: Config(64, 16, 4, 1)}
 
 # A launch of few rows has so few programs that the longest of them takes all the time: shorter ones, of half the rows.
 FEW_ROWS = 2**15

@@ -14,12 +14,13 @@ import triton.language as tl
 from trigemm.kernels.tiles.attention_parts import (
     counted,
     exponents,
+    key_scores,
     load_rows,
     multiply_into,
     scores_of,
     slope_of,
-    split_queries,
     statistics,
+    take_queries,
 )
 from trigemm.kernels.tiles.multiply import load_tile, store_flag, store_tile
 
@@ -46,12 +47,9 @@ def query_tiles(left, diagonal, T, length, window, WINDOW: tl.constexpr, EVERY: 
 
 @triton.jit
 def transposed_weights(
-    k, k_low, k_unscale, q, rows, columns, top, log_sum, factor, inner, diagonal, T, window,
-    MASKED: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr,
+    scores, rows, columns, top, log_sum, factor, diagonal, T, window, MASKED: tl.constexpr, WINDOW: tl.constexpr
 ):  # fmt: skip
-    """Weights of keys and queries [BN, BM], their scores, whether seen (all True unless MASKED), and the flags of the queries."""
-    scores, flags = scores_of(k, k_low, k_unscale, q, inner, SCORES, PRECISION, BN, BM)
+    """The weights of scores of keys and queries, [BN, BM]."""
     weights = tl.exp2(exponents(scores, factor, top[None, :]) - log_sum[None, :])
     if MASKED:
         distance = columns[:, None] - rows[None, :]
@@ -59,25 +57,26 @@ def transposed_weights(
         if WINDOW:
             sees = sees & (distance > diagonal - window)
         weights = tl.where(sees, weights, 0.0)
-    return weights, scores, flags
+    return weights
 
 
 @triton.jit
 def add_columns(
-    sums, q_flags, k, k_low, k_unscale, q, stats_ptr, matrices, matrix, batch, head, begin, end, columns,
-    factor, inner, diagonal, T, window, q_batch, q_head, q_row, q_column, Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr,
+    sums, q_flags, keys, q, stats_ptr, matrices, matrix, batch, head, begin, end, columns,
+    factor, inner, diagonal, T, window, q_batch, q_head, q_row, q_column,
+    Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr,
     MASKED: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
-    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
     """Sums of weights with tiles `begin` to `end` of the queries added."""
     for i in range(begin, end):
         rows = i * BM + tl.arange(0, BM)
-        tile = load_rows(q, batch, head, i * BM, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)
         top, log_sum = statistics(stats_ptr, matrices, matrix, rows, T)
-        weights, _, flags = transposed_weights(
-            k, k_low, k_unscale, tile, rows, columns, top, log_sum, factor, inner, diagonal, T, window,
-            MASKED, SCORES, WINDOW, PRECISION, BM, BN,
+        scores, _, flags = key_scores(
+            keys, q, q, q, batch, head, i * BM, factor, inner, T, q_batch, q_head, q_row, q_column,
+            K_ORDER, K_ALIGN, Q_ORDER, Q_ALIGN, SCORES, PRECISION, SIZE, BN, BM, BK, CK,
         )  # fmt: skip
+        weights = transposed_weights(scores, rows, columns, top, log_sum, factor, diagonal, T, window, MASKED, WINDOW)
         q_flags |= flags
         sums += tl.sum(weights, 1)
     return sums, q_flags
@@ -90,7 +89,7 @@ def columns_kernel(
     q_batch, q_head, q_row, q_column, k_batch, k_head, k_row, k_column,
     Q_ORDER: tl.constexpr, Q_ALIGN: tl.constexpr, K_ORDER: tl.constexpr, K_ALIGN: tl.constexpr,
     UNEVEN: tl.constexpr, SCORES: tl.constexpr, WINDOW: tl.constexpr, LENGTHS: tl.constexpr, KEY_MASK: tl.constexpr,
-    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    PRECISION: tl.constexpr, SIZE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CK: tl.constexpr,
 ):  # fmt: skip
     if PRECISION == "ieee" and tl.load(flags_ptr + tl.program_id(0)) == 0:
         return
@@ -107,8 +106,9 @@ def columns_kernel(
     if KEY_MASK:
         mask_ptr += batch.to(tl.int64) * S
     begin, inside, end = query_tiles(left, diagonal, T, length, window, WINDOW, EVERY, BM, BN)
-    keys = load_rows(k, batch, head // group, left, S, k_batch, k_head, k_row, k_column, SIZE, K_ORDER, K_ALIGN, BN, BK)
-    keys, low, unscale, k_flags = split_queries(keys, PRECISION, BN)
+    keys, k_flags = take_queries(
+        k, batch, head // group, left, S, k_batch, k_head, k_row, k_column, K_ORDER, K_ALIGN, PRECISION, SIZE, BN, BK, CK
+    )
     sums = tl.zeros([BN], tl.float32)
     q_flags = tl.zeros([BM], tl.int32)
     for masked in tl.static_range(2):
@@ -116,9 +116,9 @@ def columns_kernel(
         last = inside if masked else end
         if masked or not EVERY:
             sums, q_flags = add_columns(
-                sums, q_flags, keys, low, unscale, q, stats_ptr, matrices, matrix, batch, head, first, last, columns,
-                factor, inner, diagonal, T, window, q_batch, q_head, q_row, q_column, Q_ORDER, Q_ALIGN,
-                masked, SCORES, WINDOW, PRECISION, SIZE, BM, BN, BK,
+                sums, q_flags, keys, q, stats_ptr, matrices, matrix, batch, head, first, last, columns,
+                factor, inner, diagonal, T, window, q_batch, q_head, q_row, q_column, Q_ORDER, Q_ALIGN, K_ORDER, K_ALIGN,
+                masked, SCORES, WINDOW, PRECISION, SIZE, BM, BN, BK, CK,
             )  # fmt: skip
     sums = tl.where(counted(columns, length, mask_ptr, KEY_MASK), sums, 0.0)
     tl.store(sums_ptr + matrix.to(tl.int64) * S + columns, sums.to(sums_ptr.dtype.element_ty), mask=columns < S)
@@ -142,10 +142,8 @@ def add_gradients(
         tile = load_rows(q, batch, head, i * BM, T, q_batch, q_head, q_row, q_column, SIZE, Q_ORDER, Q_ALIGN, BM, BK)
         top, log_sum = statistics(stats_ptr, matrices, matrix, rows, T)
         row_sums = tl.load(row_sums_ptr + matrix.to(tl.int64) * T + rows, mask=rows < T, other=0.0)
-        weights, scores, _ = transposed_weights(
-            k, k, top, tile, rows, columns, top, log_sum, factor, inner, diagonal, T, window,
-            MASKED, SCORES, WINDOW, PRECISION, BM, BN,
-        )  # fmt: skip
+        scores, _ = scores_of(k, k, top, tile, inner, SCORES, PRECISION, BN, BM)
+        weights = transposed_weights(scores, rows, columns, top, log_sum, factor, diagonal, T, window, MASKED, WINDOW)
         d_weights = tl.zeros([BN, BM], tl.float32) - row_sums[None, :]
         if D_OUTPUT:
             upstream = load_rows(
