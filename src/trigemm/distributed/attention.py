@@ -70,15 +70,10 @@ class SequenceAttention(torch.autograd.Function):
                 statistics.append(stats)
             put(output, group.heads, out)
 
-        with Lanes(q.device, 0) as lanes:
-            in_turn(
-                lanes,
-                (0, 1),
-                every,
-                lambda group: dealt.gather(group.keys_of(k), group.keys_of(v)),
-                compute,
-                lambda: None if fill is None else fill_beyond(weights, blocks, fill),
-            )
+        with Lanes(q.device, -1, -1) as lanes:
+            if fill is not None:
+                fill_beyond(weights, blocks, fill)  # first, but with the products before it where both could go on
+            in_turn(lanes, (1, 2), every, lambda group: dealt.gather(group.keys_of(k), group.keys_of(v)), compute)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, output, *statistics)
         ctx.parameters = dealt, blocks, every, scale, precision

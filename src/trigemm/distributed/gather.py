@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trigemm.distributed.moves import copy
 from trigemm.distributed.peers import Peers, Transfer
 from trigemm.distributed.split import rank_rows
 
@@ -16,7 +17,10 @@ GROUP_BYTES = 2**27
 """What is gathered at a time: two such groups are in memory. The first, which little hides, is a quarter as large."""
 
 PIECE_BYTES = 24 * 2**20
-"""Rows of one large matrix that come at a time: two such pieces are in memory."""
+"""Rows of one large matrix that come at a time, two such pieces, where the result has no room for more."""
+
+MIRRORED_BYTES = 2**23
+"""Of its result, what is sent at a time and as much that comes: twice as much of both is in memory."""
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -58,7 +62,7 @@ class Dealt:
         own = [block for whole in wholes for block in self.blocks(whole, self.peers.rank)]
         lengths = [len(rows) for rows in self.rows(self.peers.rank)]
         for block, rows in zip(own, [rows for part in parts for rows in part.split(lengths, -2)], strict=True):
-            block.copy_(rows.permute(2, 0, 1, 3))
+            copy(rows.permute(2, 0, 1, 3), block)
         coming = {rank: [block for whole in wholes for block in self.blocks(whole, rank)] for rank in self.others}
         return wholes, self.peers.exchange(dict.fromkeys(self.others, own), coming)
 

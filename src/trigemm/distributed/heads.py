@@ -50,8 +50,10 @@ def put(x: Tensor, spans: Sequence[range], found: Tensor) -> None:
             x[:, span.start : span.stop] = part
 
 
-def groups(heads: int, kv_heads: int, bytes_of_head: int, listed: Sequence[int] = ()) -> list[Group]:
+def groups(heads: int, kv_heads: int, bytes_of_head: int, listed: Sequence[int] = (), *, hidden: bool = False) -> list[Group]:
     """All heads in groups, those whose weights are asked for first and in the order of their list.
+
+    The first group is smaller than the others, unless something else hides how it comes.
 
     >>> [(group.kv_heads, group.weighted) for group in groups(8, 4, gather.GROUP_BYTES // 2, [5, 0])]
     [((range(2, 3),), (1,)), ((range(0, 2),), (0,)), ((range(3, 4),), ())]
@@ -65,7 +67,7 @@ def groups(heads: int, kv_heads: int, bytes_of_head: int, listed: Sequence[int] 
     together += [[x] for x in range(kv_heads) if x not in used]
     found: list[list[int]] = []
     for some in together:
-        most = gather.GROUP_BYTES // (1 if len(found) > 1 else 4)
+        most = gather.GROUP_BYTES // (1 if hidden or len(found) > 1 else 4)
         if found and (len(found[-1]) + len(some)) * bytes_of_head <= most:
             found[-1] += some
         else:

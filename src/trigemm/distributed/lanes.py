@@ -38,6 +38,11 @@ class Lanes:
         for stream in self._streams[1:]:
             self._streams[0].wait_stream(stream)
 
+    def order(self, number: int, after: int) -> None:
+        """Let what is queued in a lane from now on wait for what is queued in another now."""
+        if self._streams:
+            self._streams[number].wait_stream(self._streams[after])
+
     def __getitem__(self, number: int) -> AbstractContextManager[Any]:
         """The context in which a lane is the present stream."""
         return torch.cuda.stream(self._streams[number]) if self._streams else nullcontext()
@@ -49,19 +54,17 @@ def in_turn(
     items: Sequence[Item],
     begin: Callable[[Item], Begun],
     finish: Callable[[Item, Begun], None],
-    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Begin and finish items in some lanes, in turn: the next has begun before one is finished.
 
-    `meanwhile` is done in the present stream once the first two have begun.
+    But where it has a lane of its own, the first is finished at once: what is queued sooner starts sooner.
     """
     begun: list[Begun] = []
-    for number in range(len(items) + 1):
-        if number < len(items):
-            with lanes[used[number % len(used)]]:
-                begun.append(begin(items[number]))
-        if number == min(1, len(items)):
-            meanwhile()
-        if number:
-            with lanes[used[(number - 1) % len(used)]]:
-                finish(items[number - 1], begun.pop(0))
+    for number, item in enumerate(items):
+        ahead = number + 1 if number == 0 and len(used) > 1 else min(number + 2, len(items))
+        while number + len(begun) < ahead:
+            coming = number + len(begun)
+            with lanes[used[coming % len(used)]]:
+                begun.append(begin(items[coming]))
+        with lanes[used[number % len(used)]]:
+            finish(item, begun.pop(0))

@@ -11,7 +11,7 @@ elsewhere another. Units are those of `Machine`.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trigemm.distributed.gather import GROUP_BYTES, PIECE_BYTES
+from trigemm.distributed.gather import GROUP_BYTES, MIRRORED_BYTES
 
 HALF = 2
 """Bytes of an entry."""
@@ -100,7 +100,7 @@ def scores(ranks: int, machine: Machine = H200, *, length: int = 32768, heads: i
         bytes_moved=(2 * operand + square) / ranks,
         bytes_held=(2 * operand + square) / ranks,
         bytes_received=operand * others,
-        first=min(operand, max(operand / heads, GROUP_BYTES // 4)) * others,
+        first=min(operand, max(operand / heads, GROUP_BYTES)) * others,
         covered=_beyond(square, ranks),
     )
 
@@ -127,7 +127,7 @@ def syrk(ranks: int, machine: Machine = H200, *, rows: int = 16384, depth: int =
         bytes_received=operand * others + mirrored,
         first=0.0,
         covered=0.0,
-        last=min(mirrored, PIECE_BYTES / 2) if ranks > 1 else 0.0,
+        last=min(mirrored, MIRRORED_BYTES) if ranks > 1 else 0.0,
     )
 
 

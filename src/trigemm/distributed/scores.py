@@ -36,9 +36,9 @@ class SequenceScores(torch.autograd.Function):
         precision: str | None,
     ) -> Tensor:
         dealt, blocks = Dealt(peers, keys), causal_blocks(queries, keys, peers.size, peers.rank)
-        every = groups(q.shape[1], k.shape[1], dealt.bytes_of_head(k))
+        every = groups(q.shape[1], k.shape[1], dealt.bytes_of_head(k), hidden=fill is not None)
         ctx.save_for_backward(q, k)
-        ctx.parameters = dealt, blocks, every, scale, precision
+        ctx.parameters = dealt, blocks, scale, precision
         scores = q.new_empty((*q.shape[:-1], keys))
 
         def compute(group: Group, gathered: Gathered) -> None:
@@ -56,26 +56,21 @@ class SequenceScores(torch.autograd.Function):
                     out=grouped(out[:, :, block.own, : block.columns], whole),
                 )
 
-        with Lanes(q.device, 0) as lanes:
-            in_turn(
-                lanes,
-                (0, 1),
-                every,
-                lambda group: dealt.gather(group.keys_of(k)),
-                compute,
-                lambda: None if fill is None else fill_beyond(scores, blocks, fill),
-            )
+        with Lanes(q.device, -1, -1) as lanes:
+            if fill is not None:
+                fill_beyond(scores, blocks, fill)  # first, but with the products before it where both could go on
+            in_turn(lanes, (1, 2), every, lambda group: dealt.gather(group.keys_of(k)), compute)
         return scores
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q, k = ctx.saved_tensors
-        dealt, blocks, every, scale, precision = ctx.parameters
+        dealt, blocks, scale, precision = ctx.parameters
         dq, dk = torch.empty_like(q), torch.empty_like(k)
         parts = [
             Part(*(group.queries_of(x) for x in (q, grad, dq)), *(group.keys_of(x) for x in (k, dk)))  # views
-            for group in every
+            for group in groups(q.shape[1], k.shape[1], dealt.bytes_of_head(k))
         ]
         product_gradients(dealt, blocks, parts, scale, precision)
         return dq, dk, *[None] * 6

@@ -9,9 +9,9 @@ as DTensor gives them (torch.chunk). Nothing here needs a process group.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
+from trigemm.distributed.moves import fill
 from trigemm.triangle import Triangle, ceil_div
 
 
@@ -28,15 +28,6 @@ def rank_rows(length: int, ranks: int, rank: int) -> tuple[range, range]:
     head = whole * ceil_div(chunk, 2) + ceil_div(rest, 2)
     tail = length - whole * (chunk // 2) - rest // 2
     return range(head, head + ceil_div(size, 2)), range(tail - size // 2, tail)
-
-
-def part(rows: range, index: int, parts: int) -> range:
-    """One of nearly equal parts of a range.
-
-    >>> [part(range(10, 15), i, 2) for i in range(2)]
-    [range(10, 12), range(12, 15)]
-    """
-    return rows[len(rows) * index // parts : len(rows) * (index + 1) // parts]
 
 
 def live_tiles(length: int, ranks: int, rank: int, tile: int) -> int:
@@ -91,9 +82,4 @@ def causal_blocks(length: int, columns: int, ranks: int, rank: int) -> list[Bloc
 def fill_beyond(x: Tensor, blocks: Sequence[Block], value: float) -> None:
     """Set a rank's rows (…,rows,S) to a value beyond the columns of each block."""
     for block in blocks:
-        rest = x[..., block.own, block.columns :]
-        wide = 8 // x.element_size()  # entries that are written as one: short ones would take much longer
-        if rest.storage_offset() % wide or any(n % wide for n in (*rest.stride()[:-1], rest.shape[-1])):
-            rest.fill_(value)
-        else:
-            rest.view(torch.int64).fill_(int(torch.full((wide,), value, dtype=x.dtype).view(torch.int64)))
+        fill(x[..., block.own, block.columns :], value)

@@ -1,11 +1,12 @@
 """One large matrix times its own transpose: each rank has its rows of the matrix and of the product.
 
-A rank computes what of the lower triangle is in its rows. Half of that, or more, needs no other rank's rows: these come in
-pieces meanwhile, and are used before it, so that as few as two of them are in memory. Then what mirrors into another rank's rows
-is sent there, in the same pieces.
+A rank computes what of the lower triangle is in its rows. Products of its own rows with each other need no message, and take up
+what the others leave idle. Other ranks' rows come in rounds, to where the rows of the rank's head will be in its result: nothing
+of these is written before all have been used, so that little other memory is needed. Then what mirrors into another rank's rows
+is turned and sent there, while the last of the own products, that of the head, is computed.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,16 +15,19 @@ from torch.autograd.function import once_differentiable
 from trigemm.distributed import gather
 from trigemm.distributed.gather import Dealt
 from trigemm.distributed.lanes import Lanes, in_turn
+from trigemm.distributed.moves import copy, copy_transposed
 from trigemm.distributed.peers import Peers, Transfer
+from trigemm.distributed.rounds import Round, rounds
 from trigemm.distributed.scores import Part, product_gradients
-from trigemm.distributed.split import Block, causal_blocks, fill_beyond, part
+from trigemm.distributed.split import Block, causal_blocks, fill_beyond, rank_rows
 from trigemm.ops.products import gemmt, syrk
 from trigemm.triangle import ceil_div
 
 TILE = 256
 """Pieces of more rows than this have a multiple of it, as tiles of products have."""
 
-Arriving = tuple[dict[int, Tensor], Transfer]
+ALIGNED = 64
+"""Entries: a place that begins at a multiple of them is read as fast as any."""
 
 
 class SequenceSyrk(torch.autograd.Function):
@@ -35,13 +39,11 @@ class SequenceSyrk(torch.autograd.Function):
         dealt = Dealt(peers, size)
         ctx.parameters = dealt, alpha, uplo, precision
         out = a.new_empty((*a.shape[:-1], size))
-        full = uplo != "lower"
-        share = Share(dealt, a, out, alpha, precision)
-        pieces = share.pieces()
-        with Lanes(a.device, 0, -1) as lanes:
-            in_turn(lanes, (2,), pieces, share.fetch, share.multiply, lambda: share.multiply_own(lanes, full))
-            if full:
-                in_turn(lanes, (2,), pieces, share.send_mirrored, share.write_mirrored)
+        half = "lower" if uplo == "lower" else "full"
+        if dealt.others:
+            Share(dealt, a, out, alpha, precision).compute(half)
+        else:
+            syrk(a, alpha=alpha, uplo=half, precision=precision, out=out)
         return triangle_of_rows(out, dealt.rows(peers.rank), uplo) if uplo == "upper" else out
 
     @staticmethod
@@ -64,107 +66,120 @@ class SequenceSyrk(torch.autograd.Function):
         return (left + right)[:, 0], *[None] * 5
 
 
-class Piece(NamedTuple):
-    """A part of every rank's head, or of its tail."""
-
-    number: int
-    tail: bool
-
-
 class Share:
-    """What a rank does for a product."""
+    """What a rank does for a product. Other ranks' rows, and what of the result they take or give, are in lane 2 alone."""
 
     def __init__(self, dealt: Dealt, a: Tensor, out: Tensor, alpha: float, precision: str | None):
-        self._dealt, self._a, self._out, self._rank = dealt, a, out, dealt.peers.rank
+        self._dealt, self._a, self._out = dealt, a, out
         self._form: dict[str, Any] = {"alpha": alpha, "precision": precision}
-        entries = a.shape[0] * a.shape[2] * max(1, len(dealt.others))
-        height = max(1, gather.PIECE_BYTES // max(1, entries * a.element_size()))
-        height -= height % TILE if height > TILE else 0
-        self._parts = ceil_div(ceil_div(ceil_div(dealt.length, dealt.peers.size), 2), height)
+        self._head, self._tail = dealt.rows(dealt.peers.rank)
+        self._landed: dict[int, Tensor] = {}
 
-    def pieces(self) -> list[Piece]:
-        """All pieces in the order in which they come."""
-        return [Piece(number, tail) for number in range(self._parts) for tail in (False, True)] if self._dealt.others else []
-
-    def multiply_own(self, lanes: Lanes, full: bool) -> None:
-        """The products of this rank's rows with each other; zeros above the diagonal where the product is not mirrored."""
-        a, out = self._a, self._out
-        head, tail = self._dealt.rows(self._rank)
-        runs = [head, tail] if head.stop < tail.start else [range(head.start, tail.stop)]
-        top = 0
-        for run in runs:
-            own = slice(top, top + len(run))
-            square = out[:, own, run.start : run.stop]
-            syrk(a[:, own], uplo="full" if full else "lower", out=square, **self._form)
-            top += len(run)
-        if len(runs) > 1:
+    def compute(self, half: str) -> None:
+        """All of it, in three lanes."""
+        head, tail, peers, length = self._head, self._tail, self._dealt.peers, self._dealt.length
+        a, out, of_head, of_tail = self._a, self._out, self._own(self._head), self._own(self._tail)
+        below = out[:, of_tail, head.start : head.stop]
+        with Lanes(a.device, 0, -1) as lanes:
+            self._multiply(of_tail, a[:, of_head], below)
             with lanes[1]:
-                first, second = slice(0, len(head)), slice(len(head), None)
-                below = out[:, second, head.start : head.stop]
-                gemmt(a[:, second], a[:, first].mT, diagonal=len(head), out=below, **self._form)
-                if full:
-                    out[:, first, tail.start : tail.stop] = below.mT
-        if not full:
-            fill_beyond(out, causal_blocks(self._dealt.length, self._dealt.length, self._dealt.peers.size, self._rank), 0.0)
+                self._square(tail, half)
+            with lanes[2]:
+                self._aside = self._place_aside()
+            in_turn(lanes, (2,), rounds(length, peers.size, peers.rank, self._fetched_rows()), self._fetch, self._use)
+            with lanes[2]:
+                copy(self._aside, out[:, of_head, : head.start])
+            for lane in (0, 1):
+                lanes.order(lane, after=2)  # now the rows of the head are free
+            with lanes[1]:
+                self._square(head, half)
+            if half == "lower":
+                fill_beyond(out, causal_blocks(length, length, peers.size, peers.rank), 0.0)
+                return
+            copy_transposed(below, out[:, of_head, tail.start : tail.stop])
+            every = rounds(length, peers.size, peers.rank, self._mirrored_rows())
+            in_turn(lanes, (2,), every, self._send_mirrored, self._write_mirrored)
 
-    def fetch(self, piece: Piece) -> Arriving:
-        """Send this rank's rows of a piece to the ranks that have rows below them; receive others' that lie above its own."""
-        mine = self._rows(self._rank, piece)
-        rows = self._a[:, self._own(mine)].contiguous()
-        sent = {rank: [rows] for rank in self._dealt.others if self._below(rank, mine)}
-        coming = {}
-        for rank in self._dealt.others:
-            theirs = self._rows(rank, piece)
-            if self._below(self._rank, theirs):
-                coming[rank] = self._a.new_empty((self._a.shape[0], len(theirs), self._a.shape[2]))
-        return coming, self._exchange(sent, coming)
+    def _fetch(self, of: Round) -> Transfer:
+        """Send this rank's rows; receive others' where they fit into the head's rows of the result, or into new memory."""
+        batch, depth = self._a.shape[0], self._a.shape[2]
+        sent = {of.target: [self._a[:, self._own(of.sends)].contiguous()]}
+        if not of.comes:
+            return self._dealt.peers.exchange(sent, {})
+        self._landed.pop(of.slot, None)
+        room, size = _half(len(self._head) * self._dealt.length), len(of.comes) * depth
+        if batch == 1 and size <= room:
+            place = self._out[0, : len(self._head)].view(-1)[of.slot * room :][:size]
+            self._landed[of.slot] = place.view(1, len(of.comes), depth)
+        else:
+            self._landed[of.slot] = self._a.new_empty((batch, len(of.comes), depth))
+        return self._dealt.peers.exchange(sent, {of.source: [self._landed[of.slot]]})
 
-    def multiply(self, piece: Piece, arriving: Arriving) -> None:
-        """The products of this rank's rows with the rows that come, above them."""
+    def _use(self, of: Round, transfer: Transfer) -> None:
+        """The product of a round. What belongs to the head's rows is kept aside, for these are not free."""
+        transfer.wait()
+        if of.own and of.columns:
+            own, columns = self._own(of.own), slice(of.columns.start, of.columns.stop)
+            out = self._aside[:, :, columns] if of.own == self._head else self._out[:, own, columns]
+            self._multiply(own, self._landed[of.slot], out)
+
+    def _send_mirrored(self, of: Round) -> tuple[Tensor, Transfer]:
+        """Send to the rank whose rows came what the product with them mirrors into; receive likewise."""
+        product = self._out[:, self._own(of.own), of.columns.start : of.columns.stop]
+        turned = product.new_empty(product.mT.shape)
+        copy_transposed(product, turned)
+        coming = product.new_empty((product.shape[0], len(of.mirrored), len(of.beside)))
+        return coming, self._dealt.peers.exchange({of.source: [turned]}, {of.target: [coming]})
+
+    def _write_mirrored(self, of: Round, arriving: tuple[Tensor, Transfer]) -> None:
         coming, transfer = arriving
         transfer.wait()
-        for rank, rows in coming.items():
-            theirs = self._rows(rank, piece)
-            own = self._own(*self._below(self._rank, theirs))
-            out = self._out[:, own, theirs.start : theirs.stop]
-            gemmt(self._a[:, own], rows.mT, diagonal=len(theirs), out=out, **self._form)
+        copy(coming, self._out[:, self._own(of.mirrored), of.beside.start : of.beside.stop])
 
-    def send_mirrored(self, piece: Piece) -> Arriving:
-        """Send to the ranks whose rows came what their products mirror into; receive likewise."""
-        mine, sent, coming = self._rows(self._rank, piece), {}, {}
-        for rank in self._dealt.others:
-            theirs = self._rows(rank, piece)
-            if below := self._below(self._rank, theirs):
-                sent[rank] = [self._out[:, self._own(*below), theirs.start : theirs.stop].mT.contiguous()]
-            if below := self._below(rank, mine):
-                coming[rank] = self._out.new_empty((self._out.shape[0], len(mine), sum(map(len, below))))
-        return coming, self._exchange(sent, coming)
+    def _multiply(self, own: slice, rows: Tensor, out: Tensor) -> None:
+        """Some of this rank's rows times others above them."""
+        gemmt(self._a[:, own], rows.mT, diagonal=rows.shape[1], out=out, **self._form)
 
-    def write_mirrored(self, piece: Piece, arriving: Arriving) -> None:
-        coming, transfer = arriving
-        transfer.wait()
-        mine = self._rows(self._rank, piece)
-        for rank, x in coming.items():
-            below = self._below(rank, mine)
-            for rows, block in zip(below, x.split([len(rows) for rows in below], -1), strict=True):
-                self._out[:, self._own(mine), rows.start : rows.stop] = block
+    def _square(self, rows: range, half: str) -> None:
+        """The head or the tail times itself."""
+        own = self._own(rows)
+        syrk(self._a[:, own], uplo=half, out=self._out[:, own, rows.start : rows.stop], **self._form)
 
-    def _exchange(self, sent: dict[int, list[Tensor]], coming: dict[int, Tensor]) -> Transfer:
-        return self._dealt.peers.exchange(sent, {rank: [x] for rank, x in coming.items()})
+    def _own(self, rows: range) -> slice:
+        """Where rows of this rank are among its rows."""
+        first = rows.start - self._head.start
+        if rows.start >= self._head.stop:
+            first = len(self._head) + rows.start - self._tail.start
+        return slice(first, first + len(rows))
 
-    def _rows(self, rank: int, piece: Piece) -> range:
-        """A rank's rows of a piece."""
-        return part(self._dealt.rows(rank)[piece.tail], piece.number, self._parts)
+    def _place_aside(self) -> Tensor:
+        """Memory for the head's products with rows above it: in the tail's rows beyond its own columns, if it fits in there."""
+        free = self._out[:, self._own(self._tail), self._tail.stop :][:, : len(self._head), : self._head.start]
+        shape = self._out.shape[0], len(self._head), self._head.start
+        return free if free.shape == shape else self._out.new_empty(shape)
 
-    def _below(self, rank: int, rows: range) -> list[range]:
-        """Those blocks of a rank that lie below another's rows: its head and its tail, its tail, or none."""
-        return [block for block in self._dealt.rows(rank) if rows and block and block.start >= rows.stop]
+    def _fetched_rows(self) -> int:
+        """How many rows come at a time: two such pieces fit into the head's rows of the result, or are small."""
+        batch, _, depth = self._a.shape
+        length, ranks = self._dealt.length, self._dealt.peers.size
+        last = ceil_div(length, ceil_div(length, ranks)) - 1  # it has the shortest head; later ranks have no rows
+        free = _half(len(rank_rows(length, ranks, last)[0]) * length) // max(1, depth) if batch == 1 else 0
+        few = gather.PIECE_BYTES // max(1, batch * depth * self._a.element_size())
+        return _whole_tiles(free if free >= TILE else max(free, few))
 
-    def _own(self, *rows: range) -> slice:
-        """Where rows of this rank, which follow each other in its share, are in it."""
-        head, tail = self._dealt.rows(self._rank)
-        first = rows[0].start - head.start if rows[0].start < head.stop else len(head) + rows[0].start - tail.start
-        return slice(first, first + sum(map(len, rows)))
+    def _mirrored_rows(self) -> int:
+        """How many of another rank's rows are written at a time."""
+        longest = ceil_div(ceil_div(self._dealt.length, self._dealt.peers.size), 2)
+        return _whole_tiles(gather.MIRRORED_BYTES // max(1, self._out.shape[0] * longest * self._out.element_size()))
+
+
+def _half(entries: int) -> int:
+    """Entries of each of two parts of some memory."""
+    return entries // 2 // ALIGNED * ALIGNED
+
+
+def _whole_tiles(rows: int) -> int:
+    return max(1, rows - rows % TILE if rows > TILE else rows)
 
 
 def triangle_of_rows(x: Tensor, rows: tuple[range, range], uplo: str) -> Tensor:

@@ -80,3 +80,20 @@ def _launch(x: Form, layout: Layout, out: Form, device: torch.device) -> Launch:
 def permute(x: Tensor, layout: Layout, out: Tensor) -> None:
     """The elements of `x` that `layout` names, in row-major order, into `out`."""
     _launch(form(x), layout, form(out), out.device)(x, out)
+
+
+@lru_cache(PLANS)
+def _turn(x: Form, x_strides: tuple[int, ...], out: Form, out_strides: tuple[int, ...], device: torch.device) -> Launch:
+    matrices, rows, columns = out[0]
+    reach = max(matrices * strides[0] + shape[1] * strides[1] for shape, strides in ((x[0], x_strides), (out[0], out_strides)))
+    tile = turned_tile_shape(rows, columns)
+    return Launch(
+        turn_kernel, matrices * tiles(rows, columns, tile), 1, x_strides[0], 0, x_strides[1], out_strides[0], 0, out_strides[1],
+        rows, columns, index_type(reach), *tile, num_warps=TURNED_WARPS,
+    )  # fmt: skip
+
+
+def turn(x: Tensor, out: Tensor) -> None:
+    """Matrices x (B,M,N), transposed, into `out` (B,N,M). The rows of both are contiguous."""
+    if out.numel():
+        _turn(form(x), x.stride(), form(out), out.stride(), out.device)(x, out)
