@@ -174,6 +174,7 @@ class Bench:
 
                 for copies in (False, True):
                     module = Operations(Alone(rank, self.ranks, copies=copies), self.edge(case))
+                    self.call(case, module, spread, **self.sizes(case))()  # makes what is copied for messages
                     ms, peak = self.timed(case, module, spread)
                     share = f", {peak / one_peak:.3f} of the memory" if one_peak else ""
                     kind = "with copies" if copies else "computing alone"

@@ -42,7 +42,7 @@ class Alone(Peers):
     def __init__(self, rank: int, size: int, *, copies: bool):
         self.rank, self.size, self.operation = rank, size, "emulated"
         self._copies = copies
-        self._stream = torch.cuda.Stream(priority=-1) if torch.cuda.is_available() else None
+        self._stream = torch.cuda.Stream(priority=-2) if torch.cuda.is_available() else None
         self._noise: dict[tuple[torch.dtype, int], Tensor] = {}
 
     def exchange(self, sent: Mapping[int, Sequence[Tensor]], received: Mapping[int, Sequence[Tensor]]) -> Transfer:

@@ -1,7 +1,7 @@
-"""Ranks on paper: what each queues in its lanes and sends is only noted, and then done in any order that a GPU might choose.
+"""Ranks on paper: what each queues in its lanes and sends is only noted, and then done in any order that a GPU may choose.
 
-Each lane does its work in the order in which it was queued, and each rank its messages, a group of them at a time, as NCCL does: a
-message is delivered once both of its ranks have come to it. What is received is NaN from then on until it has been delivered.
+Each lane does its work in the order in which it was queued, and each rank its messages, a group at a time, as NCCL does. A
+message is delivered once both of its ranks have come to it; what is received is NaN from when the receiver has.
 """
 
 import random

@@ -200,17 +200,18 @@ def syrk_of_rows(mesh: DeviceMesh) -> None:
 
 @check
 def large_problems_are_worked_on_in_parts(mesh: DeviceMesh) -> None:
-    before, rows = (gather.GROUP_BYTES, gather.PIECE_BYTES), 4 * mesh.size() + 1
+    before, rows = (gather.GROUP_BYTES, gather.PIECE_BYTES, gather.MIRRORED_BYTES), 4 * mesh.size() + 1
     try:
         gather.GROUP_BYTES = 2 * 2 * rows * 16 * 4  # a key head at a time
-        gather.PIECE_BYTES = 2 * 24 * 4  # two rows or fewer
+        gather.PIECE_BYTES = gather.MIRRORED_BYTES = 2 * 24 * 4  # two rows or fewer
         compare_scores(mesh, torch.float32, rows, rows, 0.0)
         compare_attention(mesh, torch.float32, rows, rows, return_weights=[3, 0])
         compare_attention(mesh, torch.float32, rows, rows, return_weights=[3, 0, 2])  # key heads 1 and 0, in this order
         compare_syrk(mesh, torch.float64, 8 * mesh.size(), "full")
+        compare_syrk(mesh, torch.float64, 32 * mesh.size(), "full")  # rows come to where the result will be
         compare_syrk(mesh, torch.float32, 8 * mesh.size() + 3, "lower")
     finally:
-        gather.GROUP_BYTES, gather.PIECE_BYTES = before
+        gather.GROUP_BYTES, gather.PIECE_BYTES, gather.MIRRORED_BYTES = before
 
 
 @check

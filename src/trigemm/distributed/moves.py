@@ -1,6 +1,7 @@
 """Filling, copying and turning parts of tensors: 16 bytes at a time where they allow it, for short entries take much longer."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ def copy(x: Tensor, into: Tensor) -> None:
 
 def copy_transposed(x: Tensor, into: Tensor) -> None:
     """Matrices (B,M,N) with contiguous rows to another place, (B,N,M), transposed."""
-    if x.is_cuda:
+    if x.is_cuda and find_spec("triton"):
         _tiles().turn(x, into)
     else:
         into.copy_(x.mT)
@@ -44,5 +45,5 @@ def _may_be_wide(x: Tensor) -> bool:
 
 
 def _tiles() -> Any:
-    """The module of the kernel: it needs Triton, which CPUs do without."""
+    """The module of the kernel, imported when it is first used."""
     return import_module("trigemm.kernels.tiles.permute")

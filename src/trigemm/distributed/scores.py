@@ -14,6 +14,9 @@ from trigemm.distributed.peers import Peers, Transfer
 from trigemm.distributed.split import Block, causal_blocks, fill_beyond
 from trigemm.ops.products import gemmt, trmm
 
+HIDING = 10
+"""How many times as long as what is gathered must be what is filled meanwhile: a GPU fills as much as ten links bring."""
+
 Gathered = tuple[list[Tensor], Transfer]
 
 
@@ -36,7 +39,8 @@ class SequenceScores(torch.autograd.Function):
         precision: str | None,
     ) -> Tensor:
         dealt, blocks = Dealt(peers, keys), causal_blocks(queries, keys, peers.size, peers.rank)
-        every = groups(q.shape[1], k.shape[1], dealt.bytes_of_head(k), hidden=fill is not None)
+        filled = 0 if fill is None else queries * q.shape[1] // (2 * peers.size)  # about so many rows of S
+        every = groups(q.shape[1], k.shape[1], dealt.bytes_of_head(k), hidden=filled >= HIDING * k.shape[1] * k.shape[3])
         ctx.save_for_backward(q, k)
         ctx.parameters = dealt, blocks, scale, precision
         scores = q.new_empty((*q.shape[:-1], keys))

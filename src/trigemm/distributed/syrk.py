@@ -67,7 +67,7 @@ class SequenceSyrk(torch.autograd.Function):
 
 
 class Share:
-    """What a rank does for a product. Other ranks' rows, and what of the result they take or give, are in lane 2 alone."""
+    """What a rank does for a product: with its own rows in lanes 0 and 1, with other ranks' in lanes 2 and 3, which go first."""
 
     def __init__(self, dealt: Dealt, a: Tensor, out: Tensor, alpha: float, precision: str | None):
         self._dealt, self._a, self._out = dealt, a, out
@@ -76,11 +76,10 @@ class Share:
         self._landed: dict[int, Tensor] = {}
 
     def compute(self, half: str) -> None:
-        """All of it, in three lanes."""
         head, tail, peers, length = self._head, self._tail, self._dealt.peers, self._dealt.length
         a, out, of_head, of_tail = self._a, self._out, self._own(self._head), self._own(self._tail)
         below = out[:, of_tail, head.start : head.stop]
-        with Lanes(a.device, 0, -1) as lanes:
+        with Lanes(a.device, 0, -1, -1) as lanes:
             self._multiply(of_tail, a[:, of_head], below)
             with lanes[1]:
                 self._square(tail, half)
@@ -89,7 +88,7 @@ class Share:
             in_turn(lanes, (2,), rounds(length, peers.size, peers.rank, self._fetched_rows()), self._fetch, self._use)
             with lanes[2]:
                 copy(self._aside, out[:, of_head, : head.start])
-            for lane in (0, 1):
+            for lane in (0, 1, 3):
                 lanes.order(lane, after=2)  # now the rows of the head are free
             with lanes[1]:
                 self._square(head, half)
@@ -98,7 +97,7 @@ class Share:
                 return
             copy_transposed(below, out[:, of_head, tail.start : tail.stop])
             every = rounds(length, peers.size, peers.rank, self._mirrored_rows())
-            in_turn(lanes, (2,), every, self._send_mirrored, self._write_mirrored)
+            in_turn(lanes, (2, 3), every, self._send_mirrored, self._write_mirrored)
 
     def _fetch(self, of: Round) -> Transfer:
         """Send this rank's rows; receive others' where they fit into the head's rows of the result, or into new memory."""
