@@ -22,7 +22,7 @@ def fill(x: Tensor, value: float) -> None:
 
 def copy(x: Tensor, into: Tensor) -> None:
     """Entries to another place."""
-    if _may_be_wide(x) and _may_be_wide(into):
+    if x.dtype == into.dtype and _may_be_wide(x) and _may_be_wide(into):
         x, into = x.view(WIDE), into.view(WIDE)
     into.copy_(x)
 
