@@ -22,8 +22,6 @@ class HopperConfig(NamedTuple):
     registers        of a thread that multiplies
     load_registers   of one that does not
     ahead            whether products run while powers are raised
-    software         how many of four powers of either pass are made in software (0, 1 or 2)
-    zeros            who stores zeros: the "loader", or a "warp" of its own
     """
 
     together: int
@@ -31,13 +29,11 @@ class HopperConfig(NamedTuple):
     limit: int
     registers: int
     load_registers: int
-    ahead: bool = False
-    software: tuple[int, int] = (0, 0)
-    zeros: str = "loader"
+    ahead: bool
 
 
 # Head size -> configuration.
-TABLE = {64: HopperConfig(24, 6, 80, 104, 24), 128: HopperConfig(0, 6, 168, 232, 40)}
+TABLE = {64: HopperConfig(24, 6, 80, 104, 24, False), 128: HopperConfig(0, 6, 168, 232, 40, True)}
 LEAST_QUERIES = 128  # with fewer, one of two warpgroups has nothing to do
 
 
@@ -53,7 +49,15 @@ def hopper_config(operands: tuple[Form, ...], weights: Form, call: Call) -> Hopp
     plain = call.scores == "raw" and call.lengths is None and not call.mask and call.window is None
     half = q.dtype in (torch.float16, torch.bfloat16) and all(x.dtype == q.dtype for x in (*operands, weights))
     many = q.shape[-2] >= LEAST_QUERIES
-    if plain and half and many and is_hopper(call.device) and all(accelerated(x, call.device) for x in (*operands, weights)):
+    whole = weights.shape[-1] % weights.vector == 0  # TMA may write beyond the end of other rows
+    if (
+        plain
+        and half
+        and many
+        and whole
+        and is_hopper(call.device)
+        and all(accelerated(x, call.device) for x in (*operands, weights))
+    ):
         return TABLE.get(q.shape[-1])
     return None
 
@@ -90,13 +94,11 @@ def hopper_plan(
 
     def describe(q: Tensor, k: Tensor, v: Tensor, output: Tensor, weights: Tensor, *rest: Tensor) -> tuple[Any, ...]:
         described = (describe(x) for describe, x in zip(describers, (q, k, v, output, weights), strict=True))
-        return *described, weights, *rest[:2]
+        return *described, *rest[:2]
 
-    zeros = config.zeros if keys % weights.vector == 0 else "loader"
     arguments = (
-        queries, keys, all_heads, heads, batch, all_heads // kv_heads, *(n // weights.vector for n in weights.stride[:3]),
-        listed, zeros if fill else "none", config.together, config.slots, config.ahead, *config.software,
-        config.registers, config.load_registers, size,
+        queries, keys, all_heads, heads, batch, all_heads // kv_heads,
+        listed, fill, config.together, config.slots, config.ahead, config.registers, config.load_registers, size,
     )  # fmt: skip
     programs = ceil_div(queries, BM.value) * batch * heads
 

@@ -10,11 +10,10 @@ both of them read. A warp of its own loads the ring by TMA, far ahead of them:
 A slot is free again when both warpgroups have read it. A warpgroup passes over tiles that only the other's rows need.
 
 AHEAD: the scores of the next tile are computed while the threads raise powers for the present one; in the second pass so is the
-product of the present weights and values. SOFT_SUMS, SOFT_WEIGHTS: how many of four powers of either pass are made in software.
+product of the present weights and values.
 
-ZEROS: who sets to zero what stands right of the tiles that the diagonal crosses, the "loader" during the first pass, or a "warp"
-of its own; "none" where nothing need stand there. Of the block of rows that is as far from the other end: a long row has few of
-them and many keys.
+ZEROS: the warp that loads sets to zero what stands right of the tiles that the diagonal crosses, of the block of rows that is as
+far from the other end: a long row has few of them and many keys.
 """
 
 from triton.experimental import gluon
@@ -28,11 +27,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from trigemm.kernels.tiles.hopper_loads import BM, BN, ROWS, block_of, load_tiles, store_zeros_by_threads, tiles_of
-from trigemm.kernels.tiles.hopper_powers import powers_of_two
+from trigemm.kernels.tiles.hopper_loads import BM, BN, ROWS, block_of, load_tiles, tiles_of
 
 BUFFERS = gl.constexpr(2)  # tiles of weights on their way to memory, of each warpgroup
-SCALARS = ["factor", "inner", "fill", "T", "S", "all_heads", "heads", "batches", "group", "w_batch", "w_head", "w_row"]
+SCALARS = ["factor", "inner", "fill", "T", "S", "all_heads", "heads", "batches", "group"]
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # before Triton 3.7
 
 
@@ -59,7 +57,7 @@ def finish_scores(scores, empty, n, SLOTS: gl.constexpr, LATER: gl.constexpr = 0
 
 
 @gluon.jit
-def add_sums(scores, top, total, factor, limit, columns, MASKED: gl.constexpr, SOFTWARE: gl.constexpr):
+def add_sums(scores, top, total, factor, limit, columns, MASKED: gl.constexpr):
     """Maxima and sums, [ROWS, 4] one of each for every thread, with a tile of scores added."""
     if MASKED:
         scores = gl.where(columns[None, :] <= limit[:, None], scores, float("-inf"))
@@ -67,15 +65,15 @@ def add_sums(scores, top, total, factor, limit, columns, MASKED: gl.constexpr, S
     above = gl.maximum(top, gl.max(gl.max(parts, 3), 1) * factor)
     least = gl.where(above == float("-inf"), 0.0, above)
     shift = gl.expand_dims(gl.expand_dims(-least, 1), 3)
-    powers = powers_of_two(gl.fma(parts, gl.zeros_like(parts) + factor, gl.zeros_like(parts) + shift), SOFTWARE, 4)
+    powers = gl.exp2(gl.fma(parts, gl.zeros_like(parts) + factor, gl.zeros_like(parts) + shift))
     return above, total * gl.exp2(top - least) + gl.sum(gl.sum(powers, 3), 1)
 
 
 @gluon.jit
-def weights_of(scores, factor, shift, limit, columns, MASKED: gl.constexpr, SOFTWARE: gl.constexpr, DTYPE: gl.constexpr):
-    """Weights in half precision. `shift` is the sum of both statistics of a row: rounded no worse than the scores themselves."""
-    powers = gl.fma(scores, gl.zeros_like(scores) + factor, gl.zeros_like(scores) + shift[:, None])
-    weights = powers_of_two(powers, SOFTWARE, 3)
+def weights_of(scores, factor, least, share, limit, columns, MASKED: gl.constexpr, DTYPE: gl.constexpr):
+    """Weights in half precision: `least` is the maximum of each row, `share` what its powers are multiplied by."""
+    powers = gl.exp2(gl.fma(scores, gl.zeros_like(scores) + factor, gl.zeros_like(scores) - least[:, None]))
+    weights = powers * share[:, None]
     if MASKED:
         weights = gl.where(columns[None, :] <= limit[:, None], weights, 0.0)
     return weights.to(DTYPE)
@@ -107,8 +105,7 @@ def add_values(acc, weights, ring, full, empty, n, SLOTS: gl.constexpr, HS: gl.c
 @gluon.jit
 def attend(
     memory, block, shared, factor, T, S, all_heads, batches,
-    PART: gl.constexpr, SLOTS: gl.constexpr, AHEAD: gl.constexpr, SOFT_SUMS: gl.constexpr, SOFT_WEIGHTS: gl.constexpr,
-    HS: gl.constexpr,
+    PART: gl.constexpr, SLOTS: gl.constexpr, AHEAD: gl.constexpr, HS: gl.constexpr,
 ):  # fmt: skip
     """A warpgroup: rows PART * ROWS on of the block."""
     o, w, stats_ptr = memory
@@ -137,17 +134,17 @@ def attend(
         for couple in range(inside // 2):
             n = 2 * couple
             started = start_scores(queries, ring, full, n + 1, later, SLOTS, HS)
-            top, total = add_sums(scores, top, total, factor, limit, columns, False, SOFT_SUMS)
+            top, total = add_sums(scores, top, total, factor, limit, columns, False)
             later = finish_scores(started, empty, n + 1, SLOTS)
             started = start_scores(queries, ring, full, n + 2, scores, SLOTS, HS)
-            top, total = add_sums(later, top, total, factor, limit, columns, False, SOFT_SUMS)
+            top, total = add_sums(later, top, total, factor, limit, columns, False)
             scores = finish_scores(started, empty, n + 2, SLOTS)
         done = inside // 2 * 2 + 1
-        top, total = add_sums(scores, top, total, factor, limit, (done - 1) * BN + columns, True, SOFT_SUMS)
+        top, total = add_sums(scores, top, total, factor, limit, (done - 1) * BN + columns, True)
     for masked in gl.static_range(AHEAD, 2):
         for n in range(done if AHEAD or not masked else inside, end if masked else inside):
             scores = finish_scores(start_scores(queries, ring, full, n, zero, SLOTS, HS), empty, n, SLOTS)
-            top, total = add_sums(scores, top, total, factor, limit, n * BN + columns, masked, SOFT_SUMS)
+            top, total = add_sums(scores, top, total, factor, limit, n * BN + columns, masked)
     for n in range(end, tiles):
         mbarrier.arrive(empty.index(take(full, n, SLOTS)))
     most = gl.max(top, 1)
@@ -155,11 +152,11 @@ def attend(
     total = gl.sum(total * gl.exp2(top - gl.expand_dims(least, 1)), 1)
     least = gl.convert_layout(least, gl.SliceLayout(1, MMA))
     total = gl.convert_layout(total, gl.SliceLayout(1, MMA))
-    log_sum = gl.log2(gl.where(total == 0, 1.0, total))
+    total = gl.where(total == 0, 1.0, total)
     places = stats_ptr + (batch * all_heads + head).to(gl.int64) * T + rows
     gl.store(places, least, mask=rows < T)
-    gl.store(places + (batches * all_heads).to(gl.int64) * T, log_sum, mask=rows < T)
-    shift = -(least + log_sum)
+    gl.store(places + (batches * all_heads).to(gl.int64) * T, gl.log2(total), mask=rows < T)
+    share = 1.0 / total
 
     acc = warpgroup_mma_init(gl.zeros([ROWS, HS], gl.float32, OUT))
     done = 0
@@ -167,7 +164,7 @@ def attend(
         scores = finish_scores(start_scores(queries, ring, full, tiles, zero, SLOTS, HS), empty, tiles, SLOTS)
         for j in range(inside):
             n = tiles + 2 * j
-            weights = weights_of(scores, factor, shift, limit, columns, False, SOFT_WEIGHTS, w.dtype)
+            weights = weights_of(scores, factor, least, share, limit, columns, False, w.dtype)
             stored = store_weights(w, weights, staging, batch, slot, row, j, PART)
             acc = warpgroup_mma_wait(0, deps=[acc])
             mbarrier.arrive(empty.index((n - 1) % SLOTS), pred=j > 0)
@@ -175,7 +172,7 @@ def attend(
             values = ring.index(take(full, n + 1, SLOTS)).reshape([BN, HS])
             acc = warpgroup_mma(stored, values, acc, is_async=True)
             scores = finish_scores(started, empty, n + 2, SLOTS, 1)
-        weights = weights_of(scores, factor, shift, limit, inside * BN + columns, True, SOFT_WEIGHTS, w.dtype)
+        weights = weights_of(scores, factor, least, share, limit, inside * BN + columns, True, w.dtype)
         store_weights(w, weights, staging, batch, slot, row, inside, PART)
         acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
         mbarrier.arrive(empty.index((tiles + 2 * inside - 1) % SLOTS), pred=inside > 0)
@@ -185,7 +182,7 @@ def attend(
         for j in range(done if AHEAD or not masked else inside, end if masked else inside):
             n = tiles + 2 * j
             scores = finish_scores(start_scores(queries, ring, full, n, zero, SLOTS, HS), empty, n, SLOTS)
-            weights = weights_of(scores, factor, shift, limit, j * BN + columns, masked, SOFT_WEIGHTS, w.dtype)
+            weights = weights_of(scores, factor, least, share, limit, j * BN + columns, masked, w.dtype)
             store_weights(w, weights, staging, batch, slot, row, j, PART)
             acc = add_values(acc, weights, ring, full, empty, n + 1, SLOTS, HS)
     for n in range(tiles + 2 * end, 3 * tiles):
@@ -200,17 +197,16 @@ def attend(
 
 @gluon.jit(do_not_specialize=SCALARS)
 def hopper_kernel(
-    q, k, v, o, w, w_ptr, stats_ptr, heads_ptr, flags_ptr, factor, inner, fill,
-    T, S, all_heads, heads, batches, group, w_batch, w_head, w_row,
+    q, k, v, o, w, stats_ptr, heads_ptr, flags_ptr, factor, inner, fill, T, S, all_heads, heads, batches, group,
     LISTED: gl.constexpr, ZEROS: gl.constexpr, TOGETHER: gl.constexpr, SLOTS: gl.constexpr, AHEAD: gl.constexpr,
-    SOFT_SUMS: gl.constexpr, SOFT_WEIGHTS: gl.constexpr, REGISTERS: gl.constexpr, LOAD_REGISTERS: gl.constexpr, HS: gl.constexpr,
+    REGISTERS: gl.constexpr, LOAD_REGISTERS: gl.constexpr, HS: gl.constexpr,
 ):  # fmt: skip
-    """REGISTERS, LOAD_REGISTERS: of a thread that multiplies, and of one that loads or stores zeros."""
+    """REGISTERS, LOAD_REGISTERS: of a thread that multiplies, and of one that loads."""
     block = block_of(T, heads, batches, heads_ptr, group, LISTED, TOGETHER)
     ring = gl.allocate_shared_memory(k.dtype, [SLOTS, 1, 1, BN, HS], k.layout)
     staging = gl.allocate_shared_memory(w.dtype, [2 * BUFFERS, 1, 1, ROWS, BN], w.layout)
     q_shared = gl.allocate_shared_memory(q.dtype, [2, 1, 1, ROWS, HS], q.layout)
-    zeros = gl.allocate_shared_memory(w.dtype, [1, 1, ROWS, BN], w.layout) if ZEROS == "loader" else staging.index(0)
+    zeros = gl.allocate_shared_memory(w.dtype, [1, 1, ROWS, BN], w.layout) if ZEROS else staging.index(0)
     full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -219,7 +215,7 @@ def hopper_kernel(
         mbarrier.init(empty.index(i), count=2)
     for i in gl.static_range(2):
         mbarrier.init(q_full.index(i), count=1)
-    if ZEROS == "loader":
+    if ZEROS:
         LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
         zeros.reshape([ROWS, BN]).store(gl.zeros([ROWS, BN], gl.float32, LAYOUT).to(w.dtype))
     fence_async_shared()
@@ -231,10 +227,9 @@ def hopper_kernel(
     shared = ring, full, empty, q_full, q_shared, staging
     gl.warp_specialize(
         [
-            (attend, (memory, block, shared, factor, T, S, all_heads, batches, 0, SLOTS, AHEAD, SOFT_SUMS, SOFT_WEIGHTS, HS)),
-            (attend, (memory, block, shared, factor, T, S, all_heads, batches, 1, SLOTS, AHEAD, SOFT_SUMS, SOFT_WEIGHTS, HS)),
+            (attend, (memory, block, shared, factor, T, S, all_heads, batches, 0, SLOTS, AHEAD, HS)),
+            (attend, (memory, block, shared, factor, T, S, all_heads, batches, 1, SLOTS, AHEAD, HS)),
             (load_tiles, ((k, v, w), block, ring, full, empty, zeros, T, S, ZEROS, SLOTS, HS)),
-            (store_zeros_by_threads, (w_ptr, block, T, S, w_batch, w_head, w_row, ZEROS)),
         ],
-        [4, 1, 1], [REGISTERS, LOAD_REGISTERS, LOAD_REGISTERS],
+        [4, 1], [REGISTERS, LOAD_REGISTERS],
     )  # fmt: skip

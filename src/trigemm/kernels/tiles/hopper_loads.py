@@ -1,4 +1,4 @@
-"""Which block a program of `hopper_kernel` has, and what its warps do that multiply nothing: load tiles by TMA, store zeros."""
+"""Which block a program of `hopper_kernel` has, and what its warp that loads does: loads by TMA, and zeros."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -58,7 +58,7 @@ def load_tiles(memory, block, ring, full, empty, zeros, T, S, ZEROS: gl.constexp
     batch, slot, _, kv_head, row, other = block
     tiles = tiles_of(row, BM, T, S)
     blanks, quota = 0, 0
-    if ZEROS == "loader":
+    if ZEROS:
         blanks = gl.cdiv(S, BN) - tiles_of(other, ROWS, T, S)
         blanks += gl.where(other + ROWS < T, gl.cdiv(S, BN) - tiles_of(other + ROWS, ROWS, T, S), 0)
         quota = gl.cdiv(blanks, tiles)
@@ -71,24 +71,6 @@ def load_tiles(memory, block, ring, full, empty, zeros, T, S, ZEROS: gl.constexp
         at = [batch, kv_head, gl.where(second < 0, n, second // 2) * BN, 0]
         tma.async_copy_global_to_shared(k, at, full.index(place), ring.index(place), pred=is_value == 0)
         tma.async_copy_global_to_shared(v, at, full.index(place), ring.index(place), pred=is_value)
-        if ZEROS == "loader":
+        if ZEROS:
             store_zeros(w, zeros, batch, slot, other, n * quota, gl.minimum(n * quota + quota, blanks), T, S)
     tma.store_wait(0)
-
-
-@gluon.jit
-def store_zeros_by_threads(w_ptr, block, T, S, w_batch, w_head, w_row, ZEROS: gl.constexpr):
-    """A warp that stores zeros, eight at a time: S is a multiple of that, and strides are counted in them."""
-    if ZEROS != "warp":
-        return
-    L: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [1, 1], [1, 0])
-    batch, slot, _, _, _, other = block
-    rows = gl.arange(0, 4, gl.SliceLayout(1, L))
-    columns = gl.arange(0, 256, gl.SliceLayout(0, L))
-    zeros = gl.zeros([4, 256], gl.float32, L).to(w_ptr.dtype.element_ty)
-    end = S // 8 * 8
-    w_ptr += (batch.to(gl.int64) * w_batch + slot.to(gl.int64) * w_head) * 8
-    for row in range(other, gl.minimum(other + BM, T), 4):
-        places = w_ptr + ((row + rows).to(gl.int64) * w_row * 8)[:, None] + columns[None, :]
-        for left in range(tiles_of(row // ROWS * ROWS, ROWS, T, S) * BN, end, 256):
-            gl.store(places + left, zeros, mask=((row + rows) < T)[:, None] & ((left + columns) < end)[None, :])
