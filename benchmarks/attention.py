@@ -259,7 +259,9 @@ def candidates(kernel: str, bits: int) -> Iterator[tuple]:
 def configured(kernel: str, case: Case, candidate: tuple) -> Callable[..., Results]:
     """The tile kernels with one of them configured like that."""
     from trigemm.kernels.tiles.attention_config import TABLE, Config
+    from trigemm.kernels.tiles.hopper_attention import TABLE as OF_HOPPER
 
+    OF_HOPPER.clear()  # its own kernel would take the calls
     by_size = TABLE[kernel][8 * getattr(torch, case.dtype).itemsize]
     size = next(size for size in by_size if size >= case.HS)
 

@@ -9,6 +9,7 @@ GPU the operations run on the CPU, to try the script.
 """
 
 import sys
+from functools import partial
 
 import torch
 
@@ -74,16 +75,16 @@ def softmax(dtype):
     return with_gradients(lambda x: (trigemm.causal_softmax(x),), lambda x: (reference.causal_softmax(x),), dtype, (2, 131, 140))
 
 
-def attention(dtype, heads):
-    """Grouped heads and a soft cap; the weights of some heads, or the sums of their columns."""
+def attention(dtype, heads, size, **form):
+    """Grouped heads; the weights of some heads, or the sums of their columns."""
 
     def referee(q, k, v):
-        output, weights = reference.causal_attention(q, k, v, softcap=3.0)
+        output, weights = reference.causal_attention(q, k, v, **form)
         return output, weights.sum(-2) if heads == "columns" else weights[:, heads]
 
     return with_gradients(
-        lambda q, k, v: trigemm.causal_attention(q, k, v, softcap=3.0, return_weights=heads),
-        referee, dtype, (1, 4, 131, 40), (1, 2, 140, 40), (1, 2, 140, 40),
+        lambda q, k, v: trigemm.causal_attention(q, k, v, return_weights=heads, **form),
+        referee, dtype, (1, 4, 136, size), (1, 2, 144, size), (1, 2, 144, size),
     )  # fmt: skip
 
 
@@ -100,7 +101,9 @@ def cases():
                 yield f"{spec.operation} {spec.name} {name}", dtype, lambda dtype, spec=spec: product(spec, dtype)
         yield f"causal_softmax {name}", dtype, softmax
         for heads in ([0, 3], "columns"):
-            yield f"causal_attention {heads} {name}", dtype, lambda dtype, heads=heads: attention(dtype, heads)
+            for size, form in ((41, {"softcap": 3.0}), (64, {}), (160, {})):
+                run = partial(attention, heads=heads, size=size, **form)
+                yield f"causal_attention {heads} {size} {name}", dtype, run
 
 
 def main():

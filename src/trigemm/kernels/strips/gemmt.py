@@ -38,6 +38,10 @@ SHORT_DEPTH = 128
 SMALL_WORK = 2**22
 """Up to so many multiplications torch multiplies everything: the calls of strips would take longer."""
 
+SMALL_AT_WILL, SIDE_AT_WILL = 2**26, 256
+"""The same where the rest of `out` need not be kept, so that nothing is stored through a mask; for a short inner size also up to
+so many rows and columns. What half of such a product would save is less than what some BLASes lose in smaller calls."""
+
 SMALL, MANY = 192, 16
 """From so many matrices of at most so many rows and columns on, all of each is multiplied, by one call for many of them."""
 
@@ -152,15 +156,17 @@ def _one_by_one(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Trian
 
 def _at_once(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, fill: float | None, keep: bool) -> None:
     """A small product, whole, and what does not belong to the triangle set after that."""
-    if fill is None and keep:
+    if keep:
         sums = torch.matmul(a, b)
         store(sums if alpha == 1.0 else sums.mul_(alpha), out, triangle)
         return
-    torch.matmul(a, b, out=out)
-    if alpha != 1.0:
-        out.mul_(alpha)
-    if fill is not None:
-        set_outside(out, triangle, fill)
+    limit = out.numel() if fill is None else max(1, SMALL_ENTRIES // (triangle.rows * triangle.columns))
+    for left, right, target in groups(limit, a, b, out):
+        torch.matmul(left, right, out=target)
+        if alpha != 1.0:
+            target.mul_(alpha)
+        if fill is not None:
+            set_outside(target, triangle, fill)
 
 
 def fill_outside(out: Tensor, triangle: Triangle, fill: float) -> None:
@@ -183,10 +189,14 @@ def gemmt(
     if out.numel() == 0:
         return
     triangle = Triangle(out.shape[-2], out.shape[-1], "lower", diagonal)
-    if out.numel() * a.shape[-1] <= SMALL_WORK and out.dtype == sum_dtype(out.dtype) and torch_is_exact(out):
+    depth, keep = a.shape[-1], keep and fill is None
+    small = out.numel() * depth <= (SMALL_WORK if keep else SMALL_AT_WILL)
+    if not keep and depth <= SHORT_DEPTH and max(triangle.rows, triangle.columns) <= SIDE_AT_WILL:
+        small = True
+    if small and out.dtype == sum_dtype(out.dtype) and torch_is_exact(out):
         _at_once(a, b, out, alpha, triangle, fill, keep)
         return
-    triangle_product(a, b, out, alpha, triangle, keep and fill is None)
+    triangle_product(a, b, out, alpha, triangle, keep)
     if fill is not None:
         fill_outside(out, triangle, fill)
 

@@ -1,6 +1,7 @@
 """Causal attention with tiles: which kernels a call launches. (B,NH,T,HS), (B,NH_kv,S,HS) twice -> (B,NH,T,HS).
 
-    forward     the heads with weights, the heads without (attention_forward), and column sums (attention_keys)
+    forward     the heads with weights, the heads without (attention_forward), and column sums (attention_keys);
+                on Hopper, plain calls in half precision have their weights from a kernel of its own (hopper_attention)
     backward    row sums and the gradient of the queries (attention_queries), then those of keys and values (attention_keys)
 
 Nothing is added with atomics: results are the same bit for bit.
@@ -29,6 +30,7 @@ from trigemm.kernels.tiles.attention_forward import attention_kernel
 from trigemm.kernels.tiles.attention_keys import columns_kernel, keys_kernel
 from trigemm.kernels.tiles.attention_queries import queries_kernel
 from trigemm.kernels.tiles.descriptors import describer
+from trigemm.kernels.tiles.hopper_attention import hopper_config, hopper_plan
 from trigemm.kernels.tiles.operand import Form, cut_batches, form_of
 from trigemm.kernels.tiles.parts import ROWS, Split
 from trigemm.kernels.tiles.plan import PLANS, Plan
@@ -134,14 +136,16 @@ def causal_attention(
         others = everyone if not heads else tuple(head for head in everyone if head not in heads)
         q, k, v = (loadable(x) for x in (q, k, v))
         forms = form_of(q), form_of(k), form_of(v), form_of(output)
-        by_tma = all(accelerated(form, call.device) for form in forms[:3])
 
         def forward(part: tuple[int, ...], stored: Tensor | None) -> None:
-            rows = q.shape[0] * len(part) * q.shape[2]
-            kernel = "output" if stored is None else "weights"
-            config = attention_config(kernel, q.dtype, q.shape[-1], rows, by_tma=by_tma)
             form, listed = None if stored is None else form_of(stored), part != everyone
-            plan = forward_plan(*forms, form, len(part), listed, fill is not None, call, config)
+            hopper = hopper_config(forms, form, call) if form and not fill else None
+            if form and hopper:
+                plan = hopper_plan(*forms, form, len(part), listed, fill is not None, call, hopper)
+            else:
+                rows, by_tma = q.shape[0] * len(part) * q.shape[2], all(accelerated(x, call.device) for x in forms[:3])
+                config = attention_config("weights" if form else "output", q.dtype, q.shape[-1], rows, by_tma=by_tma)
+                plan = forward_plan(*forms, form, len(part), listed, fill is not None, call, config)
             numbers = on_device(part, q.device) if listed else stats
             plan.run((q, k, v, output, stats if stored is None else stored, stats, numbers, *masks), *scalars, fill or 0.0)
 

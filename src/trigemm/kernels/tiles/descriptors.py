@@ -22,18 +22,19 @@ def addressable(x: Form) -> bool:
     return x.stride[-1] == 1 and apart and x.aligned and multiples and max(x.shape) < 2**31
 
 
-def describer(x: Form, block: Sequence[int]) -> Callable[[Tensor], Any]:
-    """Makes the descriptor of a tensor of that form, for blocks of its last two dimensions.
+def describer(x: Form, block: Sequence[int], kind: type = TensorDescriptor, **attributes: Any) -> Callable[[Tensor], Any]:
+    """Makes the descriptor of a tensor of that form, for blocks of its last two dimensions: one of a kind, with its attributes.
 
     A batch dimension that the operand is stretched over becomes single. A single one's stride is not used but must be valid.
     """
     shape = [*(1 if stride == 0 else size for size, stride in zip(x.shape[:-2], x.stride[:-2], strict=True)), *x.shape[-2:]]
     strides = [*(stride if size > 1 else x.vector for size, stride in zip(shape[:-1], x.stride[:-1], strict=True)), 1]
     whole_block = [*[1] * (len(shape) - 2), *block]
+    fixed = {"shape": shape, "strides": strides, "block_shape": whole_block, **attributes}
 
     def describe(tensor: Tensor) -> Any:
-        made = object.__new__(TensorDescriptor)  # its own checks take longer than all else, and the form has passed them
-        made.base, made.shape, made.strides, made.block_shape = tensor, shape, strides, whole_block
+        made: Any = object.__new__(kind)  # its own checks take longer than all else, and the form has passed them
+        made.__dict__.update(fixed, base=tensor)
         return made
 
     return describe

@@ -1,0 +1,76 @@
+"""Which block a program of `hopper_kernel` has, and what its warp that loads does: loads by TMA, and zeros."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+ROWS = gl.constexpr(64)  # of each of two warpgroups
+BM = gl.constexpr(128)
+BN = gl.constexpr(64)
+
+
+@gluon.jit
+def block_of(T, heads, batches, heads_ptr, group, LISTED: gl.constexpr, TOGETHER: gl.constexpr):
+    """(batch, place among the listed heads, head, its key head, first row, first row of the block whose zeros are stored here).
+
+    The longest rows first, of TOGETHER heads side by side, or of all (0).
+    """
+    blocks = gl.cdiv(T, BM)
+    matrices = batches * heads
+    number = gl.program_id(0)
+    if TOGETHER == 0:
+        block, matrix = blocks - 1 - number // matrices, number % matrices
+    else:
+        first = number // (TOGETHER * blocks) * TOGETHER
+        members = gl.minimum(TOGETHER, matrices - first)
+        turn = number - first * blocks
+        block, matrix = blocks - 1 - turn // members, first + turn % members
+    batch = matrix // heads
+    slot = matrix % heads
+    head = slot
+    if LISTED:
+        head = gl.load(heads_ptr + slot)
+    return batch, slot, head, head // group, block * BM, (blocks - 1 - block) * BM
+
+
+@gluon.jit
+def tiles_of(row, rows: gl.constexpr, T, S):
+    """How many tiles of keys the `rows` rows from `row` on see."""
+    return gl.cdiv(gl.minimum(row + rows, T) + S - T, BN)
+
+
+@gluon.jit
+def store_zeros(w, zeros, batch, slot, row, begin, end, T, S):
+    """Zeros `begin` to `end` of the block at `row`, a tile of ROWS rows each: those of the first rows, then of the second."""
+    first = tiles_of(row, ROWS, T, S)
+    second = tiles_of(row + ROWS, ROWS, T, S)
+    above = gl.cdiv(S, BN) - first
+    for n in range(begin, end):
+        below = n >= above
+        place = gl.where(below, second + n - above, first + n)
+        tma.async_copy_shared_to_global(w, [batch, slot, gl.where(below, row + ROWS, row), place * BN], zeros)
+
+
+@gluon.jit
+def load_tiles(memory, block, ring, full, empty, zeros, T, S, ZEROS: gl.constexpr, SLOTS: gl.constexpr, HS: gl.constexpr):
+    """The warp that loads."""
+    k, v, w = memory
+    batch, slot, _, kv_head, row, other = block
+    tiles = tiles_of(row, BM, T, S)
+    blanks, quota = 0, 0
+    if ZEROS:
+        blanks = gl.cdiv(S, BN) - tiles_of(other, ROWS, T, S)
+        blanks += gl.where(other + ROWS < T, gl.cdiv(S, BN) - tiles_of(other + ROWS, ROWS, T, S), 0)
+        quota = gl.cdiv(blanks, tiles)
+    for n in range(3 * tiles):
+        place = n % SLOTS
+        mbarrier.wait(empty.index(place), ((n // SLOTS) & 1) ^ 1)
+        mbarrier.expect(full.index(place), BN * HS * 2)
+        second = n - tiles
+        is_value = (second >= 0) & (second % 2 == 1)
+        at = [batch, kv_head, gl.where(second < 0, n, second // 2) * BN, 0]
+        tma.async_copy_global_to_shared(k, at, full.index(place), ring.index(place), pred=is_value == 0)
+        tma.async_copy_global_to_shared(v, at, full.index(place), ring.index(place), pred=is_value)
+        if ZEROS:
+            store_zeros(w, zeros, batch, slot, other, n * quota, gl.minimum(n * quota + quota, blanks), T, S)
+    tma.store_wait(0)
