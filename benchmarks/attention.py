@@ -135,6 +135,7 @@ def trained(function: Callable[..., Results], case: Case, q: torch.Tensor, k: to
 def contenders(case: Case, compiled: bool) -> dict[str, Callable[..., Results]]:
     found: dict[str, Callable[..., Results]] = {"eager": eager}
     if compiled:
+        torch._dynamo.reset()  # after so many forms of one function it would compile no more
         found["compiled"] = torch.compile(eager, dynamic=False)
     if case.mode in ("output", "heads", "columns"):  # of the last two, SDPA computes a part: what they cost beside it
         found["sdpa"] = sdpa

@@ -149,7 +149,7 @@ def _elementwise(maker: Maker, a: torch.Tensor, b: torch.Tensor) -> Iterator[Cas
         "masked_fill", 2 * n, lambda x, m: backend.binary("masked_fill", x, m, -1.0), lambda x, m: x.masked_fill(m != 0, -1.0),
         scores, lower, others=lambda xp, x, m: xp.where(m != 0, numpy.float32(-1), x),
     )  # fmt: skip
-    positive = a.abs()
+    positive = a.abs().clamp(min=1e-6)  # among millions of random numbers one is 0
     for code in ("neg", "exp", "log", "sqrt", "tanh"):
         yield maker.case(
             code, 2 * n, lambda x, code=code: backend.unary(code, x), getattr(torch, code),

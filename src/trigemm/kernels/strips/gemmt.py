@@ -38,9 +38,9 @@ SHORT_DEPTH = 128
 SMALL_WORK = 2**22
 """Up to so many multiplications torch multiplies everything: the calls of strips would take longer."""
 
-SMALL_AT_WILL, SIDE_AT_WILL = 2**26, 256
-"""The same where the rest of `out` need not be kept, so that nothing is stored through a mask; for a short inner size also up to
-so many rows and columns. What half of such a product would save is less than what some BLASes lose in smaller calls."""
+SMALL_AT_WILL = ((256, 2**40), (512, 2**28), (2**40, 2**26))
+"""The same where the rest of `out` need not be kept and the inner size is short: for up to so many rows and columns, up to so
+many multiplications. What half of such a product would save is less than what some BLASes lose in smaller calls."""
 
 SMALL, MANY = 192, 16
 """From so many matrices of at most so many rows and columns on, all of each is multiplied, by one call for many of them."""
@@ -160,6 +160,7 @@ def _at_once(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle
         sums = torch.matmul(a, b)
         store(sums if alpha == 1.0 else sums.mul_(alpha), out, triangle)
         return
+    # A few matrices at a time where the rest is set: while they are in cache.
     limit = out.numel() if fill is None else max(1, SMALL_ENTRIES // (triangle.rows * triangle.columns))
     for left, right, target in groups(limit, a, b, out):
         torch.matmul(left, right, out=target)
@@ -188,11 +189,14 @@ def gemmt(
     """See trigemm.kernels.spec."""
     if out.numel() == 0:
         return
-    triangle = Triangle(out.shape[-2], out.shape[-1], "lower", diagonal)
-    depth, keep = a.shape[-1], keep and fill is None
-    small = out.numel() * depth <= (SMALL_WORK if keep else SMALL_AT_WILL)
-    if not keep and depth <= SHORT_DEPTH and max(triangle.rows, triangle.columns) <= SIDE_AT_WILL:
-        small = True
+    keep = keep and fill is None
+    rows, columns = out.shape[-2:]
+    depth, side = a.shape[-1], max(rows, columns)
+    work = out.numel() * depth
+    small = work <= SMALL_WORK
+    if not keep and depth <= SHORT_DEPTH:
+        small = any(side <= longest and work <= most for longest, most in SMALL_AT_WILL)
+    triangle = Triangle(rows, columns, "lower", diagonal)
     if small and out.dtype == sum_dtype(out.dtype) and torch_is_exact(out):
         _at_once(a, b, out, alpha, triangle, fill, keep)
         return
