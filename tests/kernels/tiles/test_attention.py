@@ -206,9 +206,8 @@ def test_float32_does_not_depend_on_magnitude(scale, device):
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["split", "repaired"])
-@pytest.mark.parametrize("size", [136, 250])
-def test_float32_heads_too_long_for_registers(size, wide, device):
-    problem = Problem(device, (1, 2, 1, 33, 40, size), heads=(1,), fill=-1.0)
+def test_float32_heads_too_long_for_registers(wide, device):
+    problem = Problem(device, (1, 2, 1, 17, 40, 250), heads=(1,), fill=-1.0)
     if wide:  # one component of a row is too small beside another to be split with it
         for x in (problem.q, problem.k, problem.v):
             x[..., 3] *= 1e-12
