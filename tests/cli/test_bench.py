@@ -115,6 +115,12 @@ def test_the_operations_are_benchmarked_by_name(operation):
     assert LAST_LINE.match(done.stdout.splitlines()[-1])
 
 
+def test_a_fill_beyond_the_range_is_refused_in_a_sentence():
+    done = bench(*SMALL, "--fill", "1e60")
+    assert done.exit_code == 2
+    assert "beyond the range of torch.float32" in " ".join(done.output.split())
+
+
 @pytest.mark.parametrize("fill", ["-inf", "0", "nan", "none"])
 def test_any_fill_can_be_given(fill):
     done = bench(*SMALL, "--kernel", "strips", "--fill", fill, "--json")

@@ -359,3 +359,25 @@ def test_nothing_mutates_its_inputs():
     assert torch.equal(qkv, before)
     assert torch.equal(a, copies[0])
     assert torch.equal(b, copies[1])
+
+
+def test_zero_is_not_minus_zero_whatever_was_filled_before():
+    a = torch.ones(4, 4)
+    for fill in (-0.0, 0.0, -0.0):
+        assert torch.equal(trigemm.gemmt(a, a, fill=fill)[0, 1:].signbit(), torch.full((3,), math.copysign(1, fill) < 0))
+
+
+@pytest.mark.parametrize("operation", [lambda a: trigemm.gemmt(a, a), lambda a: trigemm.trmm(a, a), trigemm.syrk])
+def test_gradients_of_many_upstreams_at_once(operation):
+    a = torch.randn(3, 3, requires_grad=True)
+    upstreams = torch.randn(4, 3, 3)
+    (found,) = torch.autograd.grad(operation(a), a, upstreams, is_grads_batched=True)
+    expected = torch.stack([torch.autograd.grad(operation(a), a, x)[0] for x in upstreams])
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_out_form_of_the_dispatcher_is_not_rounded_under_autocast():
+    a, out = torch.randn(40, 64), torch.zeros(40, 40)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.ops.trigemm.gemmt.out(a, a.mT, 1.0, "lower", 0, None, None, out=out)
+    torch.testing.assert_close(out, (a @ a.mT).tril())

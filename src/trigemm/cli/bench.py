@@ -16,6 +16,7 @@ from trigemm.lab import bench as lab
 from trigemm.lab import environment, records
 from trigemm.lab.problem import DEFAULT_SHAPES, Problem, Shape
 from trigemm.lab.workloads import listing
+from trigemm.ops.checks import check_fill
 
 _OPERATIONS = "; ".join(f"{name} (B={B} T={T} NH={NH} HS={HS})" for name, (B, T, NH, HS) in DEFAULT_SHAPES.items())
 
@@ -60,6 +61,7 @@ def bench(
         shape = Shape.of(operation, batch, seq, heads, head_dim)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         problem = Problem(operation, shape, dtype, precision, _fill(fill), device)
+        check_fill(operation, problem.fill, getattr(torch, dtype))
         if save is not None:
             records.check_writable(save)
 

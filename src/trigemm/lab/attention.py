@@ -4,8 +4,8 @@ The result of an attention case is the output, or the weights where `return_weig
 
 A score whose relative error is u, and the row's sum with it, move a weight w by u * w * (its magnitude and the row's mean one);
 so for scores s = a @ b of magnitude m = |a| @ |b| the scale of a weight's error is w * (1 + m + rowsum(w * m)), and that of the
-output's the same times |v|. Where u * m is not small a score may be another by more than the weights of a row tell apart: a
-weight may be exp(u * m) times what it should be, 1 at most. Weights below the smallest normal number may be flushed to zero.
+output's the same times |v|. Where u * m is large, scores are rounded by more than the weights of a row tell apart: a weight may
+be exp(u * m) times what it should be, 1 at most. Weights below the smallest normal number may be flushed to zero.
 """
 
 import math
@@ -24,6 +24,7 @@ OPERATIONS = ("causal_softmax", "causal_attention")
 Parameters = Mapping[str, Any]
 
 _SMALLEST = 1e-300  # of the weights that are told apart where scores are too large for their precision
+_TOO_LARGE = 16.0  # times the rounding of a score: weights are then free
 
 
 def gives_weights(operation: str, parameters: Parameters) -> bool:
@@ -62,9 +63,10 @@ def magnitude(operation: str, operands: Sequence[Tensor], parameters: Parameters
     weights = _reference(operands, parameters)[1]
     moves = _moves(weights, reference.causal_scores(q.abs(), k.abs(), scale=abs(_scale(q, parameters)), fill=0.0))
     sums = budget.accumulator(first.dtype)
-    unit = 2 * budget.floor(sums, precision if first.dtype == torch.float32 else "highest", first.shape[-1], 0)
+    precision = precision if first.dtype == torch.float32 else "highest"
+    unit = budget.floor(sums, precision, first.shape[-1], budget.FEW_ENTRIES)
     largest = (weights.clamp(min=_SMALLEST).log() + unit * moves).clamp(max=0).exp() / unit
-    scale = torch.where(unit * moves < 1, weights * moves, largest) + _least(first.dtype)
+    scale = torch.where(unit * moves < _TOO_LARGE, weights * moves, largest) + _least(first.dtype)
     if gives_weights(operation, parameters):
         return scale
     return scale @ v.double().abs().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
@@ -101,7 +103,7 @@ def _reference(operands: Sequence[Tensor], parameters: Parameters) -> tuple[Tens
 
 def _scale(q: Tensor, parameters: Parameters) -> float:
     scale = parameters.get("scale")
-    return 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    return 1 / math.sqrt(q.shape[-1] or 1) if scale is None else float(scale)
 
 
 def _softmax(scores: Tensor, diagonal: int | None) -> Tensor:

@@ -57,7 +57,7 @@ def round_to_tf32(x: Tensor) -> Tensor:
     >>> round_to_tf32(torch.tensor([1 + 2**-10, 1 + 2**-12])).tolist()
     [1.0009765625, 1.0]
     """
-    integers = x.contiguous().view(torch.int32)
+    integers = x.resolve_neg().contiguous().view(torch.int32)
     rounded = ((integers + 0xFFF + ((integers >> 13) & 1)) & ~0x1FFF).view(torch.float32)
     return torch.where(torch.isfinite(x), rounded, x)
 
@@ -90,7 +90,7 @@ def factor(operation: str, operands: Sequence[Tensor], parameters: Mapping[str, 
     if not operation.startswith("causal_scores"):
         return float(parameters.get("alpha", 1.0))
     scale = parameters.get("scale")
-    return 1 / math.sqrt(operands[0].shape[-1]) if scale is None else float(scale)
+    return 1 / math.sqrt(operands[0].shape[-1] or 1) if scale is None else float(scale)
 
 
 def plain_product(operation: str, operands: Sequence[Tensor], parameters: Mapping[str, Any], precision: str) -> Tensor:
@@ -165,7 +165,7 @@ def floor(dtype: torch.dtype, precision: str, depth: int, entries: int) -> float
     float64 the referee's sums are as wrong as those that it judges.
     """
     if dtype == torch.float64:
-        return UNIT[dtype] * (2 + 2 * math.sqrt(depth))
+        return UNIT[dtype] * (2 + 2 * math.sqrt(depth) + depth / 2)  # equal terms are rounded alike
     few, many = 0.0, 0.0
     if dtype != torch.float32:
         few, many = UNIT[dtype], UNIT[dtype] / 4

@@ -31,6 +31,7 @@ def needs_no_dispatch(*tensors: Tensor | None) -> bool:
             and not (differentiable and x.requires_grad)
             and not x.is_neg()
             and not x._is_zerotensor()
+            and not torch._C._functorch.is_legacy_batchedtensor(x)
         )
         for x in tensors
     )

@@ -7,9 +7,11 @@ import torch
 import trigemm
 from trigemm import reference
 from trigemm.kernels.strips import gemmt as module
+from trigemm.kernels.strips import product
 from trigemm.kernels.strips.gemmt import gemmt, scores, strip_heights
 from trigemm.kernels.strips.product import torch_is_exact
 from trigemm.lab.verify import Case, verify_case
+from trigemm.triangle import Triangle
 
 NAN = math.nan
 SIZES = [(0, 3, 2), (3, 0, 2), (4, 5, 0), (1, 1, 1), (7, 33, 5), (33, 7, 64), (127, 129, 40), (300, 129, 33), (129, 300, 2)]
@@ -230,3 +232,12 @@ def test_a_sum_is_made_of_even_pieces():
     """A random case of `trigemm verify` that 192 and 64 terms put beyond the budget."""
     case = Case("causal_scores", {"B": 3, "NH": 4, "NH_kv": 2, "T": 126, "S": 128, "HS": 256}, seed=488895)
     assert verify_case(case).passed
+
+
+def test_masks_of_large_matrices_are_not_kept():
+    def masks(size):
+        return [product._bits(Triangle(size, size), torch.float32, 0.0)[0] for _ in range(2)]
+
+    small, large = masks(64), masks(512)
+    assert small[0] is small[1]
+    assert large[0] is not large[1]

@@ -14,6 +14,7 @@ from torch import Tensor
 from trigemm.kernels.strips.geometry import ALIGN, Block, Strip, blocks, length, strips
 from trigemm.kernels.strips.halves import fill_by_halves, gemmt_by_halves
 from trigemm.kernels.strips.product import (
+    CACHED_ENTRIES,
     array,
     batches,
     groups,
@@ -157,7 +158,7 @@ def _one_by_one(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Trian
 def _at_once(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle, fill: float | None, keep: bool) -> None:
     """A small product, whole, and what does not belong to the triangle set after that."""
     if keep:
-        sums = torch.matmul(a, b)
+        sums = torch.matmul(a, b, out=torch.empty_like(out))  # without `out`, autocast would multiply in another dtype
         store(sums if alpha == 1.0 else sums.mul_(alpha), out, triangle)
         return
     # A few matrices at a time where the rest is set: while they are in cache.
@@ -167,7 +168,16 @@ def _at_once(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle
         if alpha != 1.0:
             target.mul_(alpha)
         if fill is not None:
-            set_outside(target, triangle, fill)
+            for strip in strips(triangle, FILL_HEIGHT):
+                fill_strip(target, strip, fill)
+
+
+def fill_strip(out: Tensor, strip: Strip, fill: float) -> None:
+    """Set the entries of a strip of `out` that do not belong to the triangle."""
+    if length(strip.beyond):
+        out[..., strip.rows, strip.beyond].fill_(fill)
+    if length(strip.jagged):
+        set_outside(out[..., strip.rows, strip.jagged], strip.inside, fill)
 
 
 def fill_outside(out: Tensor, triangle: Triangle, fill: float) -> None:
@@ -175,12 +185,7 @@ def fill_outside(out: Tensor, triangle: Triangle, fill: float) -> None:
     if out.device.type != "cpu":
         fill_by_halves(out, triangle, fill)
         return
-
-    def write(strip: Strip) -> None:
-        out[..., strip.rows, strip.beyond].fill_(fill)
-        set_outside(out[..., strip.rows, strip.jagged], strip.inside, fill)
-
-    side_by_side(write, list(strips(triangle, FILL_HEIGHT)), out.device)
+    side_by_side(lambda strip: fill_strip(out, strip, fill), list(strips(triangle, FILL_HEIGHT)), out.device)
 
 
 def gemmt(
@@ -193,7 +198,7 @@ def gemmt(
     rows, columns = out.shape[-2:]
     depth, side = a.shape[-1], max(rows, columns)
     work = out.numel() * depth
-    small = work <= SMALL_WORK
+    small = work <= SMALL_WORK and rows * columns <= CACHED_ENTRIES
     if not keep and depth <= SHORT_DEPTH:
         small = any(side <= longest and work <= most for longest, most in SMALL_AT_WILL)
     triangle = Triangle(rows, columns, "lower", diagonal)

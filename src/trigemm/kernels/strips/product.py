@@ -9,6 +9,7 @@ work after an operation, would hold the cores that the BLAS's threads need. On o
 from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
+from struct import pack, unpack
 from typing import Any
 
 import numpy
@@ -112,8 +113,17 @@ def multiply_batch(a: Tensor, b: Tensor, out: Tensor | None = None, alpha: float
     return out
 
 
-@lru_cache(maxsize=256)
+CACHED_ENTRIES = 2**14
+"""Entries up to which a mask is kept for the next call."""
+
+
 def _host_mask(triangle: Triangle) -> Array:
+    made = _cached_host_mask if triangle.rows * triangle.columns <= CACHED_ENTRIES else _cached_host_mask.__wrapped__
+    return made(triangle)
+
+
+@lru_cache(maxsize=128)
+def _cached_host_mask(triangle: Triangle) -> Array:
     diagonal = triangle.diagonal if triangle.uplo == "lower" else triangle.diagonal - 1
     below = numpy.tri(triangle.rows, triangle.columns, diagonal, dtype=bool)
     return below if triangle.uplo == "lower" else ~below
@@ -133,11 +143,17 @@ def masked(x: Array, triangle: Triangle) -> Array:
     return where(mask(triangle, x), x, x.dtype.type(0) if isinstance(x, numpy.ndarray) else 0.0)
 
 
-@lru_cache(maxsize=256)
 def _bits(inside: Triangle, dtype: torch.dtype, fill: float) -> tuple[Tensor, Tensor, Tensor]:
     """Integers as wide as `dtype`: all ones and 0 inside the triangle and outside; 0 and 1; 0 and the bits of `fill`."""
+    made = _cached_bits if inside.rows * inside.columns <= CACHED_ENTRIES else _cached_bits.__wrapped__
+    return made(inside, dtype, pack("d", fill))
+
+
+@lru_cache(maxsize=128)
+def _cached_bits(inside: Triangle, dtype: torch.dtype, fill: bytes) -> tuple[Tensor, Tensor, Tensor]:
+    """`_bits` for a fill as it lies in memory: so 0.0 is not -0.0, and NaN is NaN."""
     ones = torch.from_numpy(_host_mask(inside)).to(INTEGERS[dtype.itemsize]).neg_()
-    return ones, ones + 1, torch.tensor(fill, dtype=dtype).view(ones.dtype) & ~ones
+    return ones, ones + 1, torch.tensor(unpack("d", fill)[0], dtype=dtype).view(ones.dtype) & ~ones
 
 
 def store(sums: Array, out: Tensor, inside: Triangle | None = None) -> None:
