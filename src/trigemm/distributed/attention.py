@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trigemm.distributed.gather import Dealt, sum_dtype
+from trigemm.distributed.gather import Dealt
 from trigemm.distributed.heads import Group, groups, put
 from trigemm.distributed.lanes import Lanes, in_turn
 from trigemm.distributed.peers import Peers
 from trigemm.distributed.scores import Gathered
 from trigemm.distributed.split import Block, causal_blocks, fill_beyond
 from trigemm.kernels.catalogue import serving
+from trigemm.kernels.strips.product import sum_dtype
 from trigemm.ops.attention_schema import kernel_form, row_statistics
 
 

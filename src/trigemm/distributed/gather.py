@@ -23,11 +23,6 @@ MIRRORED_BYTES = 2**23
 """Of its result, what is sent at a time and as much that comes: twice as much of both is in memory."""
 
 
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which products of `dtype` are summed."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 @dataclass(frozen=True)
 class Dealt:
     """A dimension of `length` rows that is dealt out to ranks: dimension -2 of tensors (B,H,rows,N)."""

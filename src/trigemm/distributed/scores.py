@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from trigemm.distributed.gather import Dealt, sum_dtype
+from trigemm.distributed.gather import Dealt
 from trigemm.distributed.heads import Group, groups
 from trigemm.distributed.lanes import Lanes, in_turn
 from trigemm.distributed.peers import Peers, Transfer
 from trigemm.distributed.split import Block, causal_blocks, fill_beyond
+from trigemm.kernels.strips.product import sum_dtype
 from trigemm.ops.products import gemmt, trmm
 
 HIDING = 10

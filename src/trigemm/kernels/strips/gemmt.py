@@ -163,12 +163,13 @@ def _at_once(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Triangle
         return
     # A few matrices at a time where the rest is set: while they are in cache.
     limit = out.numel() if fill is None else max(1, SMALL_ENTRIES // (triangle.rows * triangle.columns))
+    to_fill = [] if fill is None else list(strips(triangle, FILL_HEIGHT))
     for left, right, target in groups(limit, a, b, out):
         torch.matmul(left, right, out=target)
         if alpha != 1.0:
             target.mul_(alpha)
         if fill is not None:
-            for strip in strips(triangle, FILL_HEIGHT):
+            for strip in to_fill:
                 fill_strip(target, strip, fill)
 
 
