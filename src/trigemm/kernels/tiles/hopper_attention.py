@@ -16,7 +16,8 @@ from trigemm.triangle import ceil_div
 class HopperConfig(NamedTuple):
     """How the kernel is cut and compiled (see there).
 
-    together         heads whose programs go from the longest rows to the shortest side by side, before those of the next; 0: all
+    together         heads whose programs go from the longest rows to the shortest side by side, before those of the next
+    short            how many blocks of rows, the shortest of all heads, come after them
     slots            tiles of keys or values that are in shared memory at a time
     limit            registers that a thread begins with
     registers        of a thread that multiplies
@@ -25,6 +26,7 @@ class HopperConfig(NamedTuple):
     """
 
     together: int
+    short: int
     slots: int
     limit: int
     registers: int
@@ -32,8 +34,10 @@ class HopperConfig(NamedTuple):
     ahead: bool
 
 
+ALL = 2**20  # blocks: more than there are
+
 # Head size -> configuration.
-TABLE = {64: HopperConfig(24, 6, 80, 104, 24, False), 128: HopperConfig(0, 6, 168, 232, 40, True)}
+TABLE = {64: HopperConfig(24, 3, 6, 80, 104, 24, False), 128: HopperConfig(1, ALL, 6, 168, 232, 40, True)}
 LEAST_QUERIES = 128  # with fewer, one of two warpgroups has nothing to do
 
 
@@ -97,8 +101,8 @@ def hopper_plan(
         return *described, *rest[:2]
 
     arguments = (
-        queries, keys, all_heads, heads, batch, all_heads // kv_heads,
-        listed, fill, config.together, config.slots, config.ahead, config.registers, config.load_registers, size,
+        queries, keys, all_heads, heads, batch, all_heads // kv_heads, config.together, config.short,
+        listed, fill, config.slots, config.ahead, config.registers, config.load_registers, size,
     )  # fmt: skip
     programs = ceil_div(queries, BM.value) * batch * heads
 

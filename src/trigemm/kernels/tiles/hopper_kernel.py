@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from trigemm.kernels.tiles.hopper_loads import BM, BN, ROWS, block_of, load_tiles, tiles_of
 
 BUFFERS = gl.constexpr(2)  # tiles of weights on their way to memory, of each warpgroup
-SCALARS = ["factor", "inner", "fill", "T", "S", "all_heads", "heads", "batches", "group"]
+SCALARS = ["factor", "inner", "fill", "T", "S", "all_heads", "heads", "batches", "group", "together", "short"]
 barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier  # before Triton 3.7
 
 
@@ -198,11 +198,12 @@ def attend(
 @gluon.jit(do_not_specialize=SCALARS)
 def hopper_kernel(
     q, k, v, o, w, stats_ptr, heads_ptr, flags_ptr, factor, inner, fill, T, S, all_heads, heads, batches, group,
-    LISTED: gl.constexpr, ZEROS: gl.constexpr, TOGETHER: gl.constexpr, SLOTS: gl.constexpr, AHEAD: gl.constexpr,
+    together, short,
+    LISTED: gl.constexpr, ZEROS: gl.constexpr, SLOTS: gl.constexpr, AHEAD: gl.constexpr,
     REGISTERS: gl.constexpr, LOAD_REGISTERS: gl.constexpr, HS: gl.constexpr,
 ):  # fmt: skip
     """REGISTERS, LOAD_REGISTERS: of a thread that multiplies, and of one that loads."""
-    block = block_of(T, heads, batches, heads_ptr, group, LISTED, TOGETHER)
+    block = block_of(T, heads, batches, heads_ptr, group, together, short, LISTED)
     ring = gl.allocate_shared_memory(k.dtype, [SLOTS, 1, 1, BN, HS], k.layout)
     staging = gl.allocate_shared_memory(w.dtype, [2 * BUFFERS, 1, 1, ROWS, BN], w.layout)
     q_shared = gl.allocate_shared_memory(q.dtype, [2, 1, 1, ROWS, HS], q.layout)

@@ -10,20 +10,22 @@ BN = gl.constexpr(64)
 
 
 @gluon.jit
-def block_of(T, heads, batches, heads_ptr, group, LISTED: gl.constexpr, TOGETHER: gl.constexpr):
+def block_of(T, heads, batches, heads_ptr, group, together, short, LISTED: gl.constexpr):
     """(batch, place among the listed heads, head, its key head, first row, first row of the block whose zeros are stored here).
 
-    The longest rows first, of TOGETHER heads side by side, or of all (0).
+    The longest rows first, of `together` heads side by side; but the first `short` blocks of rows of all heads at the end, so that
+    the last programs are short.
     """
     blocks = gl.cdiv(T, BM)
     matrices = batches * heads
     number = gl.program_id(0)
-    if TOGETHER == 0:
+    long = gl.maximum(blocks - short, 0)
+    if number >= long * matrices:
         block, matrix = blocks - 1 - number // matrices, number % matrices
     else:
-        first = number // (TOGETHER * blocks) * TOGETHER
-        members = gl.minimum(TOGETHER, matrices - first)
-        turn = number - first * blocks
+        first = number // (together * long) * together
+        members = gl.minimum(together, matrices - first)
+        turn = number - first * long
         block, matrix = blocks - 1 - turn // members, first + turn % members
     batch = matrix // heads
     slot = matrix % heads
