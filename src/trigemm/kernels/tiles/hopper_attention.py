@@ -37,7 +37,7 @@ class HopperConfig(NamedTuple):
 ALL = 2**20  # blocks: more than there are
 
 # Head size -> configuration.
-TABLE = {64: HopperConfig(24, 3, 6, 80, 104, 24, False), 128: HopperConfig(1, ALL, 6, 168, 232, 40, True)}
+TABLE = {64: HopperConfig(24, 2, 6, 80, 104, 24, False), 128: HopperConfig(1, ALL, 6, 168, 232, 40, True)}
 LEAST_QUERIES = 128  # with fewer, one of two warpgroups has nothing to do
 
 
