@@ -1,4 +1,4 @@
-"""Attention's kernel for Hopper against the referee on a GPU; which calls it serves, anywhere."""
+"""Attention's kernels for Hopper against the referee on a GPU; which calls it serves, anywhere."""
 
 import math
 
@@ -14,7 +14,7 @@ from trigemm.kernels.tiles.operand import form_of
 
 NAN = math.nan
 HOPPER = torch.cuda.is_available() and is_hopper(torch.device("cuda", torch.cuda.current_device()))
-ERROR = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
+ERROR = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 PLAIN = {"key_lengths": None, "key_mask": None, "softcap": None, "window": None, "precision": "highest"}
 # B, NH, NH_kv, T, S, HS
 SHAPES = {
@@ -30,8 +30,8 @@ on_hopper = pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 
 @pytest.fixture(params=[False, True], ids=["in turn", "ahead"])
 def form(request, monkeypatch):
-    for size, config in list(TABLE.items()):
-        monkeypatch.setitem(TABLE, size, config._replace(ahead=request.param))
+    for size, config in list(TABLE[16].items()):
+        monkeypatch.setitem(TABLE[16], size, config._replace(ahead=request.param))
     hopper_config.cache_clear()
     yield
     hopper_config.cache_clear()
@@ -110,8 +110,28 @@ def test_listed_heads_and_a_wide_range_of_scores(form):
 
 @pytest.mark.gpu
 @on_hopper
-def test_results_are_the_same_bit_for_bit_and_in_a_graph(form):
-    problem = Problem((8, 12, 12, 512, 512, 64)).served()
+@pytest.mark.parametrize("fill", [0.0, None], ids=["zeros", "unwritten"])
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES.values() if shape[-1] == 64])
+def test_float32(shape, fill):
+    Problem(shape, torch.float32, fill=fill).served().check()
+
+
+@pytest.mark.gpu
+@on_hopper
+def test_float32_of_listed_heads_and_what_cannot_be_split():
+    Problem((2, 4, 2, 200, 328, 64), torch.float32, heads=(3, 0, 2)).served().check()
+    Problem((1, 2, 2, 256, 256, 64), torch.float32, heads=(1,), spread=5).served().check()
+    for name, place in (("q", (0, 1, 70, 3)), ("k", (0, 0, 130, 5)), ("v", (0, 1, 10, 0)), ("k", (0, 1, 255, 63))):
+        problem = Problem((1, 2, 2, 256, 256, 64), torch.float32)
+        getattr(problem, name)[place] = 1e-30
+        problem.served().check()
+
+
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_results_are_the_same_bit_for_bit_and_in_a_graph(form, dtype):
+    problem = Problem((8, 12, 12, 512, 512, 64), dtype).served()
     first = [x.clone() for x in (problem.output, problem.weights, problem.stats)]
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -133,7 +153,7 @@ def test_backward_after_it_is_that_after_the_portable_kernel(monkeypatch):
     gradients, statistics = [], []
     for portable in (False, True):
         if portable:
-            monkeypatch.setattr(hopper_attention, "TABLE", {})
+            monkeypatch.setattr(hopper_attention, "TABLE", {16: {}, 32: {}})
             hopper_config.cache_clear()
             problem.run()
         found = [torch.full(x.shape, NAN, dtype=x.dtype, device="cuda") for x in (problem.q, problem.k, problem.v)]
@@ -159,10 +179,12 @@ def test_which_calls_it_serves(monkeypatch):
         call, *_ = call_of(q, torch.empty(0), **{**PLAIN, "scale": 1.0, **form})
         return hopper_config(tuple(form_of(x) for x in (q, k, k, q)), form_of(weights), call)
 
-    assert [config(HS) for HS in (64, 128)] == [TABLE[64], TABLE[128]]
-    assert config(weights=torch.empty(1, 2, 128, 144, dtype=torch.bfloat16)[..., :136]) is TABLE[64]
+    single = {"dtype": torch.float32, "weights": torch.empty(1, 2, 128, 136)}
+    assert [config(HS) for HS in (64, 128)] == [TABLE[16][64], TABLE[16][128]]
+    assert config(weights=torch.empty(1, 2, 128, 144, dtype=torch.bfloat16)[..., :136]) is TABLE[16][64]
+    assert config(**single) is TABLE[32][64]
     refused = [
-        {"HS": 96}, {"T": 127}, {"dtype": torch.float32}, {"scale": -1.0}, {"softcap": 2.0}, {"window": 5},
+        {"HS": 96}, {"T": 127}, {**single, "HS": 128}, {**single, "precision": "high"}, {"scale": -1.0}, {"softcap": 2.0}, {"window": 5},
         {"key_mask": torch.ones(1, 136, dtype=torch.bool)}, {"key_lengths": torch.ones(1, dtype=torch.int32)},
         {"weights": torch.empty(1, 2, 128, 136)}, {"weights": torch.empty(1, 2, 128, 133, dtype=torch.bfloat16)},
         {"weights": torch.empty(1, 2, 128, 144, dtype=torch.bfloat16)[..., :133]},

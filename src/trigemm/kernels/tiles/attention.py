@@ -1,7 +1,7 @@
 """Causal attention with tiles: which kernels a call launches. (B,NH,T,HS), (B,NH_kv,S,HS) twice -> (B,NH,T,HS).
 
     forward     the heads with weights, the heads without (attention_forward), and column sums (attention_keys);
-                on Hopper, plain calls in half precision have their weights from a kernel of its own (hopper_attention)
+                on Hopper, plain calls have their weights from kernels of its own (hopper_attention)
     backward    row sums and the gradient of the queries (attention_queries), then those of keys and values (attention_keys)
 
 Nothing is added with atomics: results are the same bit for bit.
@@ -23,6 +23,7 @@ from trigemm.kernels.tiles.attention_calls import (
     loadable,
     on_device,
     plan_of,
+    split_keys,
     stream_beside,
 )
 from trigemm.kernels.tiles.attention_config import Config, attention_config
@@ -31,15 +32,10 @@ from trigemm.kernels.tiles.attention_keys import columns_kernel, keys_kernel
 from trigemm.kernels.tiles.attention_queries import queries_kernel
 from trigemm.kernels.tiles.descriptors import describer
 from trigemm.kernels.tiles.hopper_attention import hopper_config, hopper_plan
-from trigemm.kernels.tiles.operand import Form, cut_batches, form_of
-from trigemm.kernels.tiles.parts import ROWS, Split
+from trigemm.kernels.tiles.operand import Form, form_of
+from trigemm.kernels.tiles.parts import ROWS
 from trigemm.kernels.tiles.plan import PLANS, Plan
 from trigemm.triangle import ceil_div
-
-
-def split_keys(k: Form, v: Form, depth: int) -> list[Split]:
-    """Launches that split keys and values once, for all programs of a float32 forward: parts take as much memory as they do."""
-    return [Split(x, next(cut_batches(x)), 0, depth, blocks=True) for x in (k, v)]
 
 
 @lru_cache(PLANS)
@@ -139,13 +135,12 @@ def causal_attention(
 
         def forward(part: tuple[int, ...], stored: Tensor | None) -> None:
             form, listed = None if stored is None else form_of(stored), part != everyone
+            rows, by_tma = q.shape[0] * len(part) * q.shape[2], all(accelerated(x, call.device) for x in forms[:3])
+            config = attention_config("weights" if form else "output", q.dtype, q.shape[-1], rows, by_tma=by_tma)
+            plan = forward_plan(*forms, form, len(part), listed, fill is not None, call, config)
             hopper = hopper_config(forms, form, call) if form and not fill else None
             if form and hopper:
-                plan = hopper_plan(*forms, form, len(part), listed, fill is not None, call, hopper)
-            else:
-                rows, by_tma = q.shape[0] * len(part) * q.shape[2], all(accelerated(x, call.device) for x in forms[:3])
-                config = attention_config("weights" if form else "output", q.dtype, q.shape[-1], rows, by_tma=by_tma)
-                plan = forward_plan(*forms, form, len(part), listed, fill is not None, call, config)
+                plan = hopper_plan(*forms, form, len(part), listed, fill is not None, hopper, plan)
             numbers = on_device(part, q.device) if listed else stats
             plan.run((q, k, v, output, stats if stored is None else stored, stats, numbers, *masks), *scalars, fill or 0.0)
 

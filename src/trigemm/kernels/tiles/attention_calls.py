@@ -11,7 +11,8 @@ from torch import Tensor
 
 from trigemm.kernels.tiles.attention_config import Config, product_precision
 from trigemm.kernels.tiles.descriptors import addressable, describer, has_tma
-from trigemm.kernels.tiles.operand import Form, form_of
+from trigemm.kernels.tiles.operand import Form, cut_batches, form_of
+from trigemm.kernels.tiles.parts import Split
 from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
 
 LOG2_E = log2(e)
@@ -100,6 +101,11 @@ class Operands:
 
     def __call__(self, *tensors: Tensor) -> list[Any]:
         return [describe(x) if describe else x for x, describe in zip(tensors, self.describe, strict=True)]
+
+
+def split_keys(k: Form, v: Form, depth: int) -> list[Split]:
+    """Launches that split keys and values once, for all programs of a float32 forward: parts take as much memory as they do."""
+    return [Split(x, next(cut_batches(x)), 0, depth, blocks=True) for x in (k, v)]
 
 
 Made = tuple[int, tuple[Any, ...], Callable[..., Any]]

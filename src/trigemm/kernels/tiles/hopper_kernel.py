@@ -70,13 +70,23 @@ def add_sums(scores, top, total, factor, limit, columns, MASKED: gl.constexpr):
 
 
 @gluon.jit
-def weights_of(scores, factor, least, share, limit, columns, MASKED: gl.constexpr, DTYPE: gl.constexpr):
-    """Weights in half precision: `least` is the maximum of each row, `share` what its powers are multiplied by."""
+def joined(top, total, LAYOUT: gl.constexpr):
+    """The maximum of each row, 0 where it sees nothing, and its sum, 1 there, [ROWS]: of those of its four threads."""
+    most = gl.max(top, 1)
+    least = gl.where(most == float("-inf"), 0.0, most)
+    total = gl.sum(total * gl.exp2(top - gl.expand_dims(least, 1)), 1)
+    least, total = gl.convert_layout(least, LAYOUT), gl.convert_layout(total, LAYOUT)
+    return least, gl.where(total == 0, 1.0, total)
+
+
+@gluon.jit
+def weights_of(scores, factor, least, share, limit, columns, MASKED: gl.constexpr):
+    """Weights: `least` is the maximum of each row, `share` what its powers are multiplied by."""
     powers = gl.exp2(gl.fma(scores, gl.zeros_like(scores) + factor, gl.zeros_like(scores) - least[:, None]))
     weights = powers * share[:, None]
     if MASKED:
         weights = gl.where(columns[None, :] <= limit[:, None], weights, 0.0)
-    return weights.to(DTYPE)
+    return weights
 
 
 @gluon.jit
@@ -147,12 +157,7 @@ def attend(
             top, total = add_sums(scores, top, total, factor, limit, n * BN + columns, masked)
     for n in range(end, tiles):
         mbarrier.arrive(empty.index(take(full, n, SLOTS)))
-    most = gl.max(top, 1)
-    least = gl.where(most == float("-inf"), 0.0, most)
-    total = gl.sum(total * gl.exp2(top - gl.expand_dims(least, 1)), 1)
-    least = gl.convert_layout(least, gl.SliceLayout(1, MMA))
-    total = gl.convert_layout(total, gl.SliceLayout(1, MMA))
-    total = gl.where(total == 0, 1.0, total)
+    least, total = joined(top, total, gl.SliceLayout(1, MMA))
     places = stats_ptr + (batch * all_heads + head).to(gl.int64) * T + rows
     gl.store(places, least, mask=rows < T)
     gl.store(places + (batches * all_heads).to(gl.int64) * T, gl.log2(total), mask=rows < T)
@@ -164,7 +169,7 @@ def attend(
         scores = finish_scores(start_scores(queries, ring, full, tiles, zero, SLOTS, HS), empty, tiles, SLOTS)
         for j in range(inside):
             n = tiles + 2 * j
-            weights = weights_of(scores, factor, least, share, limit, columns, False, w.dtype)
+            weights = weights_of(scores, factor, least, share, limit, columns, False).to(w.dtype)
             stored = store_weights(w, weights, staging, batch, slot, row, j, PART)
             acc = warpgroup_mma_wait(0, deps=[acc])
             mbarrier.arrive(empty.index((n - 1) % SLOTS), pred=j > 0)
@@ -172,7 +177,7 @@ def attend(
             values = ring.index(take(full, n + 1, SLOTS)).reshape([BN, HS])
             acc = warpgroup_mma(stored, values, acc, is_async=True)
             scores = finish_scores(started, empty, n + 2, SLOTS, 1)
-        weights = weights_of(scores, factor, least, share, limit, inside * BN + columns, True, w.dtype)
+        weights = weights_of(scores, factor, least, share, limit, inside * BN + columns, True).to(w.dtype)
         store_weights(w, weights, staging, batch, slot, row, inside, PART)
         acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
         mbarrier.arrive(empty.index((tiles + 2 * inside - 1) % SLOTS), pred=inside > 0)
@@ -182,7 +187,7 @@ def attend(
         for j in range(done if AHEAD or not masked else inside, end if masked else inside):
             n = tiles + 2 * j
             scores = finish_scores(start_scores(queries, ring, full, n, zero, SLOTS, HS), empty, n, SLOTS)
-            weights = weights_of(scores, factor, least, share, limit, j * BN + columns, masked, w.dtype)
+            weights = weights_of(scores, factor, least, share, limit, j * BN + columns, masked).to(w.dtype)
             store_weights(w, weights, staging, batch, slot, row, j, PART)
             acc = add_values(acc, weights, ring, full, empty, n + 1, SLOTS, HS)
     for n in range(tiles + 2 * end, 3 * tiles):
@@ -230,7 +235,7 @@ def hopper_kernel(
         [
             (attend, (memory, block, shared, factor, T, S, all_heads, batches, 0, SLOTS, AHEAD, HS)),
             (attend, (memory, block, shared, factor, T, S, all_heads, batches, 1, SLOTS, AHEAD, HS)),
-            (load_tiles, ((k, v, w), block, ring, full, empty, zeros, T, S, ZEROS, SLOTS, HS)),
+            (load_tiles, (((k,), (v,), w), block, ring, full, empty, zeros, T, S, ZEROS, 1, SLOTS, HS)),
         ],
         [4, 1], [REGISTERS, LOAD_REGISTERS],
     )  # fmt: skip

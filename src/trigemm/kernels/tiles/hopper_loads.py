@@ -13,8 +13,8 @@ BN = gl.constexpr(64)
 def block_of(T, heads, batches, heads_ptr, group, together, short, LISTED: gl.constexpr):
     """(batch, place among the listed heads, head, its key head, first row, first row of the block whose zeros are stored here).
 
-    The longest rows first, of `together` heads side by side; but the first `short` blocks of rows of all heads at the end, so that
-    the last programs are short.
+    The longest rows first, of `together` heads side by side; but the first `short` blocks of rows of all heads at the end, so
+    that the last programs are short.
     """
     blocks = gl.cdiv(T, BM)
     matrices = batches * heads
@@ -54,8 +54,11 @@ def store_zeros(w, zeros, batch, slot, row, begin, end, T, S):
 
 
 @gluon.jit
-def load_tiles(memory, block, ring, full, empty, zeros, T, S, ZEROS: gl.constexpr, SLOTS: gl.constexpr, HS: gl.constexpr):
-    """The warp that loads."""
+def load_tiles(
+    memory, block, ring, full, empty, zeros, T, S,
+    ZEROS: gl.constexpr, PARTS: gl.constexpr, SLOTS: gl.constexpr, HS: gl.constexpr,
+):  # fmt: skip
+    """The warp that loads. Keys and values have PARTS parts, side by side in the ring."""
     k, v, w = memory
     batch, slot, _, kv_head, row, other = block
     tiles = tiles_of(row, BM, T, S)
@@ -67,12 +70,14 @@ def load_tiles(memory, block, ring, full, empty, zeros, T, S, ZEROS: gl.constexp
     for n in range(3 * tiles):
         place = n % SLOTS
         mbarrier.wait(empty.index(place), ((n // SLOTS) & 1) ^ 1)
-        mbarrier.expect(full.index(place), BN * HS * 2)
+        mbarrier.expect(full.index(place), PARTS * BN * HS * 2)
         second = n - tiles
         is_value = (second >= 0) & (second % 2 == 1)
         at = [batch, kv_head, gl.where(second < 0, n, second // 2) * BN, 0]
-        tma.async_copy_global_to_shared(k, at, full.index(place), ring.index(place), pred=is_value == 0)
-        tma.async_copy_global_to_shared(v, at, full.index(place), ring.index(place), pred=is_value)
+        for part in gl.static_range(PARTS):
+            into = ring.index(PARTS * place + part)
+            tma.async_copy_global_to_shared(k[part], at, full.index(place), into, pred=is_value == 0)
+            tma.async_copy_global_to_shared(v[part], at, full.index(place), into, pred=is_value)
         if ZEROS:
             store_zeros(w, zeros, batch, slot, other, n * quota, gl.minimum(n * quota + quota, blanks), T, S)
     tma.store_wait(0)
