@@ -54,19 +54,24 @@ def split_flags(ptr, first, n):
 
 
 @gluon.jit
-def scores_of(queries, unscale, unscale_ptr, j, ring, full, empty, n, space, SLOTS: gl.constexpr, HS: gl.constexpr):
-    """The scores of the queries, both parts [ROWS, HS], and tile n of the ring, tile j of the keys."""
+def start_scores(queries, ring, full, n, space, SLOTS: gl.constexpr, HS: gl.constexpr):
+    """Start the products of the queries, both parts [ROWS, HS], and tile n of the ring, keys: the large one and the small ones."""
     q_high, q_low = queries
     place = take(full, n, SLOTS)
     k_high = ring.index(2 * place).reshape([BN, HS]).permute([1, 0])
     k_low = ring.index(2 * place + 1).reshape([BN, HS]).permute([1, 0])
-    low = warpgroup_mma(q_high, k_low, space, use_acc=False, is_async=True)
-    low = warpgroup_mma(q_low, k_high, low, is_async=True)
-    high = warpgroup_mma(q_high, k_high, space, use_acc=False, is_async=True)
-    undo = gl.expand_dims(unscale * gl.load(unscale_ptr + j), 1)
-    high, low = warpgroup_mma_wait(0, deps=[high, low])
-    mbarrier.arrive(empty.index(place))
-    return gl.fma(low, gl.zeros_like(low) + undo * LOW, high * undo)
+    small = warpgroup_mma(q_high, k_low, space, use_acc=False, is_async=True)
+    small = warpgroup_mma(q_low, k_high, small, is_async=True)
+    return warpgroup_mma(q_high, k_high, space, use_acc=False, is_async=True), small
+
+
+@gluon.jit
+def finish_scores(started, unscale, empty, n, SLOTS: gl.constexpr):
+    """Scores that were started, once they are done, in their scale; the slot of their keys is free."""
+    large, small = warpgroup_mma_wait(0, deps=[started[0], started[1]])
+    mbarrier.arrive(empty.index(n % SLOTS))
+    undo = gl.expand_dims(unscale, 1)
+    return gl.fma(small, gl.zeros_like(small) + undo * LOW, large * undo)
 
 
 @gluon.jit
@@ -77,12 +82,12 @@ def add_values(acc, weights, unscale_ptr, j, ring, full, empty, n, space, SLOTS:
     high = scaled.to(gl.float16)
     low = ((scaled - high.to(gl.float32)) * 2048.0).to(gl.float16)
     high, low = gl.convert_layout(high, PARTS), gl.convert_layout(low, PARTS)
+    undo = gl.load(unscale_ptr + j) * 2.0**-14
     place = take(full, n, SLOTS)
     v_high, v_low = ring.index(2 * place).reshape([BN, HS]), ring.index(2 * place + 1).reshape([BN, HS])
     small = warpgroup_mma(high, v_low, space, use_acc=False, is_async=True)
     small = warpgroup_mma(low, v_high, small, is_async=True)
     large = warpgroup_mma(high, v_high, space, use_acc=False, is_async=True)
-    undo = gl.load(unscale_ptr + j) * 2.0**-14
     large, small, high, low = warpgroup_mma_wait(0, deps=[large, small, high, low])
     mbarrier.arrive(empty.index(place))
     return gl.fma(small, gl.zeros_like(small) + undo * LOW, gl.fma(large, gl.zeros_like(large) + undo, acc))
@@ -118,21 +123,23 @@ def attend_parts(
     fence_async_shared()
     barrier()
     kv_blocks = (batch * (all_heads // group) + kv_head).to(gl.int64) * gl.cdiv(S, BN)
-    flag = gl.maximum(gl.max(flags, 0), split_flags(k_flags_ptr, kv_blocks, end))
-    flag = gl.maximum(flag, split_flags(v_flags_ptr, kv_blocks, end))
-    if row < T:  # as `row_program` counts
-        number = (gl.cdiv(T, ROWS) - 1 - row // ROWS) * (batches * heads) + batch * heads + slot
-        gl.store(flags_ptr + number, flag)
     k_unscale_ptr += kv_blocks
     v_unscale_ptr += kv_blocks
 
     OWN: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, zero.reshape([ROWS, BN // 8, 4, 2]).type.layout))
     top = gl.full([ROWS, 4], float("-inf"), gl.float32, OWN)
     total = gl.zeros([ROWS, 4], gl.float32, OWN)
-    for masked in gl.static_range(2):
-        for n in range(inside if masked else 0, end if masked else inside):
-            scores = scores_of(queries, unscale, k_unscale_ptr, n, ring, full, empty, n, zero, SLOTS, HS)
-            top, total = add_sums(scores, top, total, factor, limit, n * BN + columns, masked)
+    started = start_scores(queries, ring, full, 0, zero, SLOTS, HS)
+    for n in range(inside):
+        undo = unscale * gl.load(k_unscale_ptr + n)
+        scores = finish_scores(started, undo, empty, n, SLOTS)
+        started = start_scores(queries, ring, full, n + 1, zero, SLOTS, HS)
+        top, total = add_sums(scores, top, total, factor, limit, columns, False)
+    for n in range(inside, end):
+        if n > inside:
+            started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
+        scores = finish_scores(started, unscale * gl.load(k_unscale_ptr + n), empty, n, SLOTS)
+        top, total = add_sums(scores, top, total, factor, limit, n * BN + columns, True)
     for n in range(end, tiles):
         mbarrier.arrive(empty.index(take(full, n, SLOTS)))
     least, total = joined(top, total, gl.SliceLayout(1, MMA))
@@ -143,13 +150,23 @@ def attend_parts(
 
     acc = gl.zeros([ROWS, HS], gl.float32, OUT)
     space = gl.zeros([ROWS, HS], gl.float32, OUT)
-    for masked in gl.static_range(2):
-        for j in range(inside if masked else 0, end if masked else inside):
-            n = tiles + 2 * j
-            scores = scores_of(queries, unscale, k_unscale_ptr, j, ring, full, empty, n, zero, SLOTS, HS)
-            weights = weights_of(scores, factor, least, share, limit, j * BN + columns, masked)
-            store_weights(w, weights, staging, batch, slot, row, j, PART)
-            acc = add_values(acc, weights, v_unscale_ptr, j, ring, full, empty, n + 1, space, SLOTS, HS)
+    started = start_scores(queries, ring, full, tiles, zero, SLOTS, HS)
+    for j in range(inside):
+        n = tiles + 2 * j
+        undo = unscale * gl.load(k_unscale_ptr + j)
+        scores = finish_scores(started, undo, empty, n, SLOTS)
+        started = start_scores(queries, ring, full, n + 2, zero, SLOTS, HS)
+        weights = weights_of(scores, factor, least, share, limit, columns, False)
+        store_weights(w, weights, staging, batch, slot, row, j, PART)
+        acc = add_values(acc, weights, v_unscale_ptr, j, ring, full, empty, n + 1, space, SLOTS, HS)
+    for j in range(inside, end):
+        n = tiles + 2 * j
+        if j > inside:
+            started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
+        scores = finish_scores(started, unscale * gl.load(k_unscale_ptr + j), empty, n, SLOTS)
+        weights = weights_of(scores, factor, least, share, limit, j * BN + columns, True)
+        store_weights(w, weights, staging, batch, slot, row, j, PART)
+        acc = add_values(acc, weights, v_unscale_ptr, j, ring, full, empty, n + 1, space, SLOTS, HS)
     for n in range(tiles + 2 * end, 3 * tiles):
         mbarrier.arrive(empty.index(take(full, n, SLOTS)))
     tma.store_wait(0)
@@ -158,6 +175,11 @@ def attend_parts(
     buffer.reshape([ROWS, HS]).store(acc)
     fence_async_shared()
     tma.async_copy_shared_to_global(o, [batch, head, row, 0], buffer)
+    flag = gl.maximum(gl.max(flags, 0), split_flags(k_flags_ptr, kv_blocks, end))
+    flag = gl.maximum(flag, split_flags(v_flags_ptr, kv_blocks, end))
+    if row < T:  # as `row_program` counts
+        number = (gl.cdiv(T, ROWS) - 1 - row // ROWS) * (batches * heads) + batch * heads + slot
+        gl.store(flags_ptr + number, flag)
     tma.store_wait(0)
 
 
