@@ -124,7 +124,7 @@ def hopper_plan(
 
     arguments = (
         queries, keys, all_heads, heads, batch, all_heads // kv_heads, config.together, config.short, listed, fill,
-        config.slots, *(() if split else (config.ahead,)), config.registers, config.load_registers, size,
+        config.slots, config.ahead, config.registers, config.load_registers, size,
     )  # fmt: skip
     kernel = hopper_parts_kernel if split else hopper_kernel
     programs = ceil_div(queries, BM.value) * batch * heads

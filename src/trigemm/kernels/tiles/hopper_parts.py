@@ -55,7 +55,7 @@ def split_flags(ptr, first, n):
 
 @gluon.jit
 def start_scores(queries, ring, full, n, space, SLOTS: gl.constexpr, HS: gl.constexpr):
-    """Start the products of the queries, both parts [ROWS, HS], and tile n of the ring, keys: the large one and the small ones."""
+    """Start the products of the queries, both parts [ROWS, HS], and tile n of the ring: the large one and the small ones."""
     q_high, q_low = queries
     place = take(full, n, SLOTS)
     k_high = ring.index(2 * place).reshape([BN, HS]).permute([1, 0])
@@ -66,11 +66,11 @@ def start_scores(queries, ring, full, n, space, SLOTS: gl.constexpr, HS: gl.cons
 
 
 @gluon.jit
-def finish_scores(started, unscale, empty, n, SLOTS: gl.constexpr):
+def finish_scores(started, unscale, scale, empty, n, SLOTS: gl.constexpr):
     """Scores that were started, once they are done, in their scale; the slot of their keys is free."""
     large, small = warpgroup_mma_wait(0, deps=[started[0], started[1]])
     mbarrier.arrive(empty.index(n % SLOTS))
-    undo = gl.expand_dims(unscale, 1)
+    undo = gl.expand_dims(unscale * scale, 1)
     return gl.fma(small, gl.zeros_like(small) + undo * LOW, large * undo)
 
 
@@ -96,7 +96,7 @@ def add_values(acc, weights, unscale_ptr, j, ring, full, empty, n, space, SLOTS:
 @gluon.jit
 def attend_parts(
     memory, block, shared, factor, T, S, all_heads, heads, batches, group,
-    PART: gl.constexpr, SLOTS: gl.constexpr, HS: gl.constexpr,
+    PART: gl.constexpr, SLOTS: gl.constexpr, AHEAD: gl.constexpr, HS: gl.constexpr,
 ):  # fmt: skip
     """A warpgroup: rows PART * ROWS on of the block."""
     o, w, stats_ptr, k_unscale_ptr, k_flags_ptr, v_unscale_ptr, v_flags_ptr, flags_ptr = memory
@@ -129,16 +129,24 @@ def attend_parts(
     OWN: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, zero.reshape([ROWS, BN // 8, 4, 2]).type.layout))
     top = gl.full([ROWS, 4], float("-inf"), gl.float32, OWN)
     total = gl.zeros([ROWS, 4], gl.float32, OWN)
-    started = start_scores(queries, ring, full, 0, zero, SLOTS, HS)
+    if AHEAD:
+        started = start_scores(queries, ring, full, 0, zero, SLOTS, HS)
     for n in range(inside):
-        undo = unscale * gl.load(k_unscale_ptr + n)
-        scores = finish_scores(started, undo, empty, n, SLOTS)
-        started = start_scores(queries, ring, full, n + 1, zero, SLOTS, HS)
+        scale = gl.load(k_unscale_ptr + n)
+        if not AHEAD:
+            started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
+        scores = finish_scores(started, unscale, scale, empty, n, SLOTS)
+        if AHEAD:
+            started = start_scores(queries, ring, full, n + 1, zero, SLOTS, HS)
         top, total = add_sums(scores, top, total, factor, limit, columns, False)
     for n in range(inside, end):
-        if n > inside:
+        scale = gl.load(k_unscale_ptr + n)
+        if AHEAD:
+            if n > inside:
+                started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
+        else:
             started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
-        scores = finish_scores(started, unscale * gl.load(k_unscale_ptr + n), empty, n, SLOTS)
+        scores = finish_scores(started, unscale, scale, empty, n, SLOTS)
         top, total = add_sums(scores, top, total, factor, limit, n * BN + columns, True)
     for n in range(end, tiles):
         mbarrier.arrive(empty.index(take(full, n, SLOTS)))
@@ -150,20 +158,28 @@ def attend_parts(
 
     acc = gl.zeros([ROWS, HS], gl.float32, OUT)
     space = gl.zeros([ROWS, HS], gl.float32, OUT)
-    started = start_scores(queries, ring, full, tiles, zero, SLOTS, HS)
+    if AHEAD:
+        started = start_scores(queries, ring, full, tiles, zero, SLOTS, HS)
     for j in range(inside):
         n = tiles + 2 * j
-        undo = unscale * gl.load(k_unscale_ptr + j)
-        scores = finish_scores(started, undo, empty, n, SLOTS)
-        started = start_scores(queries, ring, full, n + 2, zero, SLOTS, HS)
+        scale = gl.load(k_unscale_ptr + j)
+        if not AHEAD:
+            started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
+        scores = finish_scores(started, unscale, scale, empty, n, SLOTS)
+        if AHEAD:
+            started = start_scores(queries, ring, full, n + 2, zero, SLOTS, HS)
         weights = weights_of(scores, factor, least, share, limit, columns, False)
         store_weights(w, weights, staging, batch, slot, row, j, PART)
         acc = add_values(acc, weights, v_unscale_ptr, j, ring, full, empty, n + 1, space, SLOTS, HS)
     for j in range(inside, end):
         n = tiles + 2 * j
-        if j > inside:
+        scale = gl.load(k_unscale_ptr + j)
+        if AHEAD:
+            if j > inside:
+                started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
+        else:
             started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
-        scores = finish_scores(started, unscale * gl.load(k_unscale_ptr + j), empty, n, SLOTS)
+        scores = finish_scores(started, unscale, scale, empty, n, SLOTS)
         weights = weights_of(scores, factor, least, share, limit, j * BN + columns, True)
         store_weights(w, weights, staging, batch, slot, row, j, PART)
         acc = add_values(acc, weights, v_unscale_ptr, j, ring, full, empty, n + 1, space, SLOTS, HS)
@@ -187,7 +203,7 @@ def attend_parts(
 def hopper_parts_kernel(
     q, k, k_low, v, v_low, o, w, stats_ptr, heads_ptr, k_unscale_ptr, k_flags_ptr, v_unscale_ptr, v_flags_ptr, flags_ptr,
     factor, inner, fill, T, S, all_heads, heads, batches, group, together, short,
-    LISTED: gl.constexpr, ZEROS: gl.constexpr, SLOTS: gl.constexpr,
+    LISTED: gl.constexpr, ZEROS: gl.constexpr, SLOTS: gl.constexpr, AHEAD: gl.constexpr,
     REGISTERS: gl.constexpr, LOAD_REGISTERS: gl.constexpr, HS: gl.constexpr,
 ):  # fmt: skip
     """REGISTERS, LOAD_REGISTERS: of a thread that multiplies, and of one that loads. HS is BN."""
@@ -217,8 +233,8 @@ def hopper_parts_kernel(
     shared = ring, full, empty, q_full, q_shared, staging
     gl.warp_specialize(
         [
-            (attend_parts, (memory, block, shared, factor, T, S, all_heads, heads, batches, group, 0, SLOTS, HS)),
-            (attend_parts, (memory, block, shared, factor, T, S, all_heads, heads, batches, group, 1, SLOTS, HS)),
+            (attend_parts, (memory, block, shared, factor, T, S, all_heads, heads, batches, group, 0, SLOTS, AHEAD, HS)),
+            (attend_parts, (memory, block, shared, factor, T, S, all_heads, heads, batches, group, 1, SLOTS, AHEAD, HS)),
             (load_tiles, (((k, k_low), (v, v_low), w), block, ring, full, empty, zeros, T, S, ZEROS, 2, SLOTS, HS)),
         ],
         [4, 1], [REGISTERS, LOAD_REGISTERS],
