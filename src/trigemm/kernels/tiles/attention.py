@@ -75,8 +75,7 @@ def forward_plan(
             first, *both, last = operands(q, k, v, output)
             made = [k] * 6  # what nothing is split for
             if splits:
-                k_high, k_low, *k_scales = splits[0](k)
-                v_high, v_low, *v_scales = splits[1](v)
+                (k_high, k_low, *k_scales), (v_high, v_low, *v_scales) = splits(k, v)
                 both = [parts(k_high), parts(v_high)]
                 made = [parts(k_low), *k_scales, parts(v_low), *v_scales]
             return first, *both, last, store(weights) if store else weights, weights, *rest, *made

@@ -12,7 +12,7 @@ from torch import Tensor
 from trigemm.kernels.tiles.attention_config import Config, product_precision
 from trigemm.kernels.tiles.descriptors import addressable, describer, has_tma
 from trigemm.kernels.tiles.operand import Form, cut_batches, form_of
-from trigemm.kernels.tiles.parts import Split
+from trigemm.kernels.tiles.parts import Parts, Split
 from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
 
 LOG2_E = log2(e)
@@ -103,9 +103,15 @@ class Operands:
         return [describe(x) if describe else x for x, describe in zip(tensors, self.describe, strict=True)]
 
 
-def split_keys(k: Form, v: Form, depth: int) -> list[Split]:
-    """Launches that split keys and values once, for all programs of a float32 forward: parts take as much memory as they do."""
-    return [Split(x, next(cut_batches(x)), 0, depth, blocks=True) for x in (k, v)]
+def split_keys(k: Form, v: Form, depth: int) -> Callable[[Tensor, Tensor], list[Parts]]:
+    """Splits keys and values once, for all programs of a float32 forward: parts take as much memory as they do."""
+    splits = [
+        Split(x, next(cut_batches(x)), 0, depth, operands=operands, blocks=True)
+        for x, operands in ([(k, 2)] if k == v else [(k, 1), (v, 1)])
+    ]
+    if len(splits) == 1:
+        return splits[0]
+    return lambda k, v: [*splits[0](k), *splits[1](v)]
 
 
 Made = tuple[int, tuple[Any, ...], Callable[..., Any]]

@@ -40,7 +40,7 @@ ALL = 2**20  # blocks: more than there are
 # Bits of the dtype -> head size -> configuration.
 TABLE = {
     16: {64: HopperConfig(24, 2, 6, 80, 104, 24, False), 128: HopperConfig(1, ALL, 6, 168, 232, 40, True)},
-    32: {64: HopperConfig(1, ALL, 4, 168, 232, 40, False)},
+    32: {64: HopperConfig(12, 0, 6, 168, 232, 40, True)},
 }
 LEAST_QUERIES = 128  # with fewer, one of two warpgroups has nothing to do
 
@@ -118,9 +118,9 @@ def hopper_plan(
     def describe(q: Tensor, k: Tensor, v: Tensor, output: Tensor, weights: Tensor, *rest: Tensor) -> tuple[Any, ...]:
         if not split:
             return describe_q(q), describe_k(k), describe_v(v), describe_o(output), describe_w(weights), *rest[:2]
-        (*k_parts, k_scales, k_flags), (*v_parts, v_scales, v_flags) = (each(x) for each, x in zip(splits, (k, v), strict=True))
-        parts = (describe_part(x) for x in (*k_parts, *v_parts))
-        return describe_q(q), *parts, describe_o(output), describe_w(weights), *rest[:2], k_scales, k_flags, v_scales, v_flags
+        (k_high, k_low, *k_scales), (v_high, v_low, *v_scales) = splits(k, v)
+        parts = (describe_part(x) for x in (k_high, k_low, v_high, v_low))
+        return describe_q(q), *parts, describe_o(output), describe_w(weights), *rest[:2], *k_scales, *v_scales
 
     arguments = (
         queries, keys, all_heads, heads, batch, all_heads // kv_heads, config.together, config.short, listed, fill,
