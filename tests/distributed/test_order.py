@@ -39,7 +39,7 @@ def ordered_by_chance(
     simulation = Simulation()
     with monkeypatch.context() as patch:
         for module in (scores, syrk, gather):
-            for name in ("gemmt", "syrk", "copy", "copy_transposed", "fill_beyond"):
+            for name in ("gemmt_write", "syrk_write", "copy", "copy_transposed", "fill_beyond"):
                 if callable(getattr(module, name, None)):
                     patch.setattr(module, name, simulation.later(getattr(module, name)))
             if hasattr(module, "Lanes"):

@@ -16,7 +16,7 @@ from trigemm.distributed.gather import Dealt
 from trigemm.distributed.heads import Group, groups, put
 from trigemm.distributed.lanes import Lanes, in_turn
 from trigemm.distributed.peers import Peers
-from trigemm.distributed.scores import Gathered
+from trigemm.distributed.scores import PRIORITIES, Gathered
 from trigemm.distributed.split import Block, causal_blocks, fill_beyond
 from trigemm.kernels.catalogue import serving
 from trigemm.kernels.strips.product import sum_dtype
@@ -71,10 +71,10 @@ class SequenceAttention(torch.autograd.Function):
                 statistics.append(stats)
             put(output, group.heads, out)
 
-        with Lanes(q.device, -1, -1) as lanes:
+        with Lanes(q.device, *PRIORITIES) as lanes:
             if fill is not None:
                 fill_beyond(weights, blocks, fill)  # first, but with the products before it where both could go on
-            in_turn(lanes, (1, 2), every, lambda group: dealt.gather(group.keys_of(k), group.keys_of(v)), compute)
+            in_turn(lanes, (1, 2, 3), every, lambda group: dealt.gather(group.keys_of(k), group.keys_of(v)), compute)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, output, *statistics)
         ctx.parameters = dealt, blocks, every, scale, precision
@@ -95,7 +95,8 @@ class SequenceAttention(torch.autograd.Function):
             of_output = None if d_output is None else group.queries_of(d_output)
             of_weights = None if d_weights is None or not group.weighted else d_weights[:, group.listed]
             of_queries, out, found = (group.queries_of(x) for x in (q, output, dq))
-            sums = [dealt.whole(x, sum_dtype(x.dtype)).zero_() for x in wholes]
+            memory, sums = dealt.wholes(wholes, sum_dtype(k.dtype))
+            memory.zero_()
             for block, stats in zip(blocks, of_blocks, strict=True):
                 seen = [x[:, :, : block.columns] for x in wholes]
                 added = [torch.empty_like(x, dtype=y.dtype) for x, y in zip(seen, sums, strict=True)]
@@ -115,7 +116,7 @@ class SequenceAttention(torch.autograd.Function):
                     x[:, :, : block.columns] += y
             put(dq, group.heads, found)
             owned = [group.keys_of(x) for x in (dk, dv)]
-            dealt.sum(sums, owned)
+            dealt.sum(memory, owned)
             for x, y in zip((dk, dv), owned, strict=True):
                 put(x, group.kv_heads, y)
 
