@@ -42,9 +42,9 @@ def check(function: Callable[[DeviceMesh], None]) -> Callable[[DeviceMesh], None
 
 
 def run(rank: int, ranks: int, device: str, folder: str) -> None:
-    """Run every check as one rank of a group; leave a file for each, empty or with what went wrong, and one with their seconds."""
+    """Run every check as one rank of a group; leave a file for each, empty or with what went wrong, and one with all seconds."""
     torch.set_num_threads(1)
-    stack = Path(folder, f"stack-{rank}").open("w", encoding="utf-8")
+    stack = Path(folder, f"stack-{rank}").open("w", encoding="utf-8")  # noqa: SIM115, it must stay open
     faulthandler.dump_traceback_later(LIMIT[device], file=stack)
     if device == "cuda":
         torch.cuda.set_device(rank)

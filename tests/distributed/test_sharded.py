@@ -36,8 +36,9 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         process.join(max(0.0, end - time.monotonic()))
     for process in processes:
         process.kill()
-    told = "\n".join(f"{path.name}\n{path.read_text()}" for path in sorted(folder.glob("s*-*")))
-    assert not any((folder / f"stack-{rank}").read_text() for rank in range(ranks)), f"out of time\n{told}"
+    stacks = [path.read_text() for path in sorted(folder.glob("stack-*"))]
+    told = "\n".join([*(f"{path.name}\n{path.read_text()}" for path in sorted(folder.glob("seconds-*"))), *stacks])
+    assert not any(stacks), f"out of time\n{told}"
     for process in processes:
         process.join()
     codes = [process.exitcode for process in processes]

@@ -16,7 +16,7 @@ from trigemm.distributed.gather import Dealt
 from trigemm.distributed.heads import Group, groups, put
 from trigemm.distributed.lanes import Lanes, in_turn
 from trigemm.distributed.peers import Peers
-from trigemm.distributed.scores import PRIORITIES, Gathered
+from trigemm.distributed.scores import PRIORITY, Gathered
 from trigemm.distributed.split import Block, causal_blocks, fill_beyond
 from trigemm.kernels.catalogue import serving
 from trigemm.kernels.strips.product import sum_dtype
@@ -55,26 +55,28 @@ class SequenceAttention(torch.autograd.Function):
             wholes, transfer = gathered
             transfer.wait()
             of_queries, out = group.queries_of(q), group.queries_of(output)
-            for block in blocks:
-                rows = of_queries[:, :, block.own]
-                stats = row_statistics(rows)
-                run(
-                    rows,
-                    *(x[:, :, : block.columns] for x in wholes),
-                    out[:, :, block.own],
-                    weights[:, group.listed, block.own, : block.columns],
-                    q.new_empty(0),
-                    stats,
-                    fill=fill,
-                    **form_of(group, block, scale, precision),
-                )
-                statistics.append(stats)
+            with Lanes(q.device, PRIORITY) as beside:  # each block alone would leave a part of a GPU idle at its end
+                for lane, block in enumerate(blocks):
+                    with beside[lane]:
+                        rows = of_queries[:, :, block.own]
+                        stats = row_statistics(rows)
+                        run(
+                            rows,
+                            *(x[:, :, : block.columns] for x in wholes),
+                            out[:, :, block.own],
+                            weights[:, group.listed, block.own, : block.columns],
+                            q.new_empty(0),
+                            stats,
+                            fill=fill,
+                            **form_of(group, block, scale, precision),
+                        )
+                    statistics.append(stats)
             put(output, group.heads, out)
 
-        with Lanes(q.device, *PRIORITIES) as lanes:
+        with Lanes(q.device, PRIORITY, PRIORITY) as lanes:
             if fill is not None:
                 fill_beyond(weights, blocks, fill)  # first, but with the products before it where both could go on
-            in_turn(lanes, (1, 2, 3), every, lambda group: dealt.gather(group.keys_of(k), group.keys_of(v)), compute)
+            in_turn(lanes, (1, 2), every, lambda group: dealt.gather(group.keys_of(k), group.keys_of(v)), compute)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(q, k, v, output, *statistics)
         ctx.parameters = dealt, blocks, every, scale, precision

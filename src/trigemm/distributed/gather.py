@@ -15,7 +15,10 @@ from trigemm.distributed.peers import Peers, Transfer
 from trigemm.distributed.split import rank_rows
 
 GROUP_BYTES = 2**27
-"""What is gathered at a time: three such groups are in memory. The first, which little hides, is a quarter as large."""
+"""What is gathered at a time: two such groups are in memory."""
+
+FIRST_BYTES = 2**25
+"""Of these the first, which little hides."""
 
 PIECE_BYTES = 24 * 2**20
 """Rows of one large matrix that come at a time, two such pieces, where the result has no room for more."""

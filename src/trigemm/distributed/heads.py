@@ -59,8 +59,8 @@ def groups(heads: int, kv_heads: int, bytes_of_head: int, listed: Sequence[int] 
     >>> [(group.kv_heads, group.weighted) for group in groups(8, 4, gather.GROUP_BYTES // 2, [5, 0])]
     [((range(2, 3),), (1,)), ((range(0, 2),), (0,)), ((range(3, 4),), ())]
     """
-    most = gather.GROUP_BYTES // max(1, bytes_of_head)
-    return _groups(heads // kv_heads if kv_heads else 1, kv_heads, tuple(listed), most if hidden else most // 4, most)
+    first, most = (size // max(1, bytes_of_head) for size in (gather.FIRST_BYTES, gather.GROUP_BYTES))
+    return _groups(heads // kv_heads if kv_heads else 1, kv_heads, tuple(listed), most if hidden else min(first, most), most)
 
 
 @lru_cache

@@ -19,8 +19,8 @@ from trigemm.ops.schema import gemmt_write
 HIDING = 10
 """How many times as long as what is gathered must be what is filled meanwhile: a GPU fills as much as ten links bring."""
 
-PRIORITIES = (-1, -1, -1)
-"""Of the lanes that groups take in turn: two are worked on, so that one fills what the other leaves idle, while a third comes."""
+PRIORITY = -1
+"""Of products, before what is filled beside them."""
 
 Gathered = tuple[list[Tensor], Transfer]
 
@@ -54,23 +54,25 @@ class SequenceScores(torch.autograd.Function):
             (whole,), transfer = gathered
             transfer.wait()
             of_queries, out = group.queries_of(q), group.queries_of(scores)
-            for block in blocks:
-                gemmt_write(
-                    grouped(of_queries[:, :, block.own], whole),
-                    whole[:, :, None, : block.columns].mT,
-                    scale,
-                    "lower",
-                    block.diagonal,
-                    fill,
-                    precision,
-                    out=grouped(out[:, :, block.own, : block.columns], whole),
-                    keep=False,
-                )
+            with Lanes(q.device, PRIORITY) as beside:  # each block alone would leave a part of a GPU idle at its end
+                for lane, block in enumerate(blocks):
+                    with beside[lane]:
+                        gemmt_write(
+                            grouped(of_queries[:, :, block.own], whole),
+                            whole[:, :, None, : block.columns].mT,
+                            scale,
+                            "lower",
+                            block.diagonal,
+                            fill,
+                            precision,
+                            out=grouped(out[:, :, block.own, : block.columns], whole),
+                            keep=False,
+                        )
 
-        with Lanes(q.device, *PRIORITIES) as lanes:
+        with Lanes(q.device, PRIORITY, PRIORITY) as lanes:
             if fill is not None:
                 fill_beyond(scores, blocks, fill)  # first, but with the products before it where both could go on
-            in_turn(lanes, (1, 2, 3), every, lambda group: dealt.gather(group.keys_of(k)), compute)
+            in_turn(lanes, (1, 2), every, lambda group: dealt.gather(group.keys_of(k)), compute)
         return scores
 
     @staticmethod

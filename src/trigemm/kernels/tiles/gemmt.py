@@ -183,7 +183,7 @@ def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: 
 def gemmt(
     a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str, keep: bool = True
 ) -> None:
-    """By rows of tiles where the inner dimension is short and TMA can serve; by torch where nothing is left out; else by tiles."""
+    """By rows of tiles where the inner dimension is short and TMA serves; by torch where nothing is left out; else by tiles."""
     if out.numel() == 0:
         return
     m, n = out.shape[-2:]
