@@ -80,8 +80,8 @@ STEPS = (
         )
     ),
     Step(
-        "ranks", "several", 200,
-        (*PYTEST, "tests/distributed", "-k", "nccl"),
+        "ranks", "several", 450,
+        (*PYTEST, "--durations", "3", "tests/distributed", "-k", "nccl"),
         environment=(("NCCL_NVLS_ENABLE", "0"),),
     ),
     Step(

@@ -4,14 +4,16 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from trigemm import causal_scores
-from trigemm.distributed import gather, scores
+from trigemm import causal_attention, causal_scores
+from trigemm.distributed import attention, gather, scores
 from trigemm.distributed.split import rank_rows
+from trigemm.kernels.catalogue import serving
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -38,8 +40,9 @@ def ordered_by_chance(
     """What a call gives all ranks, put together along dimension -2 in the order of the sequence."""
     simulation = Simulation()
     with monkeypatch.context() as patch:
-        for module in (scores, syrk, gather):
-            for name in ("gemmt", "syrk", "copy", "copy_transposed", "fill_beyond"):
+        patch.setattr(attention, "serving", lambda *which: SimpleNamespace(run=simulation.later(serving(*which).run)))
+        for module in (attention, scores, syrk, gather):
+            for name in ("gemmt_write", "syrk_write", "copy", "copy_transposed", "fill_beyond", "put"):
                 if callable(getattr(module, name, None)):
                     patch.setattr(module, name, simulation.later(getattr(module, name)))
             if hasattr(module, "Lanes"):
@@ -89,6 +92,28 @@ def test_scores(monkeypatch: pytest.MonkeyPatch, group: int) -> None:
             length,
         )
         torch.testing.assert_close(found, causal_scores(q, k))
+
+
+@pytest.mark.parametrize("group", [1, 2**20])
+@pytest.mark.parametrize("listed", [(), (1, 0), (5, 0, 4)])
+def test_attention(monkeypatch: pytest.MonkeyPatch, group: int, listed: tuple[int, ...]) -> None:
+    monkeypatch.setattr(gather, "GROUP_BYTES", group)
+    ranks, length = 3, 21
+    q, k, v = (torch.randn(2, heads, length, 8, dtype=torch.float64) for heads in (6, 3, 3))
+    wanted = causal_attention(q, k, v, return_weights=list(listed))
+    for result in (0, 1):
+        for seed in range(8):
+            found = ordered_by_chance(
+                monkeypatch,
+                ranks,
+                seed,
+                lambda peers, rank, result=result: attention.SequenceAttention.apply(
+                    *(rows_of(x, ranks, rank, 2) for x in (q, k, v)),
+                    *(peers, length, length, 8**-0.5, listed, q.dtype, 0.0, None),
+                )[result],
+                length,
+            )
+            torch.testing.assert_close(found, wanted[result])
 
 
 @pytest.mark.parametrize(("ranks", "rows"), [(2, 512), (4, 256), (8, 128)])

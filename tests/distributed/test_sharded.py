@@ -2,6 +2,7 @@
 
 import multiprocessing
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,14 +31,19 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     processes = [context.Process(target=sharded_checks.run, args=(rank, ranks, device, str(folder))) for rank in range(ranks)]
     for process in processes:
         process.start()
+    end = time.monotonic() + sharded_checks.LIMIT[device] + 10
     for process in processes:
-        process.join(120)
-    hanging = [rank for rank, process in enumerate(processes) if process.is_alive()]
+        process.join(max(0.0, end - time.monotonic()))
     for process in processes:
         process.kill()
-    assert not hanging
+    stacks = [path.read_text() for path in sorted(folder.glob("stack-*"))]
+    told = "\n".join([*(f"{path.name}\n{path.read_text()}" for path in sorted(folder.glob("seconds-*"))), *stacks])
+    assert not any(stacks), f"out of time\n{told}"
+    for process in processes:
+        process.join()
     codes = [process.exitcode for process in processes]
-    assert codes == [0] * ranks if ranks == 1 else [*[0] * (ranks - 1), 17]
+    failed = "\n".join(filter(None, (path.read_text() for name in sharded_checks.CHECKS for path in folder.glob(f"{name}-*"))))
+    assert codes == ([0] * ranks if ranks == 1 else [*[0] * (ranks - 1), 17]), f"{codes}\n{failed}\n{told}"
     return folder, ranks
 
 

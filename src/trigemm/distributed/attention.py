@@ -16,7 +16,7 @@ from trigemm.distributed.gather import Dealt
 from trigemm.distributed.heads import Group, groups, put
 from trigemm.distributed.lanes import Lanes, in_turn
 from trigemm.distributed.peers import Peers
-from trigemm.distributed.scores import Gathered
+from trigemm.distributed.scores import PRIORITY, Gathered
 from trigemm.distributed.split import Block, causal_blocks, fill_beyond
 from trigemm.kernels.catalogue import serving
 from trigemm.kernels.strips.product import sum_dtype
@@ -55,23 +55,25 @@ class SequenceAttention(torch.autograd.Function):
             wholes, transfer = gathered
             transfer.wait()
             of_queries, out = group.queries_of(q), group.queries_of(output)
-            for block in blocks:
-                rows = of_queries[:, :, block.own]
-                stats = row_statistics(rows)
-                run(
-                    rows,
-                    *(x[:, :, : block.columns] for x in wholes),
-                    out[:, :, block.own],
-                    weights[:, group.listed, block.own, : block.columns],
-                    q.new_empty(0),
-                    stats,
-                    fill=fill,
-                    **form_of(group, block, scale, precision),
-                )
-                statistics.append(stats)
+            with Lanes(q.device, PRIORITY) as beside:  # each block alone would leave a part of a GPU idle at its end
+                for lane, block in enumerate(blocks):
+                    with beside[lane]:
+                        rows = of_queries[:, :, block.own]
+                        stats = row_statistics(rows)
+                        run(
+                            rows,
+                            *(x[:, :, : block.columns] for x in wholes),
+                            out[:, :, block.own],
+                            weights[:, group.listed, block.own, : block.columns],
+                            q.new_empty(0),
+                            stats,
+                            fill=fill,
+                            **form_of(group, block, scale, precision),
+                        )
+                    statistics.append(stats)
             put(output, group.heads, out)
 
-        with Lanes(q.device, -1, -1) as lanes:
+        with Lanes(q.device, PRIORITY, PRIORITY) as lanes:
             if fill is not None:
                 fill_beyond(weights, blocks, fill)  # first, but with the products before it where both could go on
             in_turn(lanes, (1, 2), every, lambda group: dealt.gather(group.keys_of(k), group.keys_of(v)), compute)
@@ -95,7 +97,8 @@ class SequenceAttention(torch.autograd.Function):
             of_output = None if d_output is None else group.queries_of(d_output)
             of_weights = None if d_weights is None or not group.weighted else d_weights[:, group.listed]
             of_queries, out, found = (group.queries_of(x) for x in (q, output, dq))
-            sums = [dealt.whole(x, sum_dtype(x.dtype)).zero_() for x in wholes]
+            memory, sums = dealt.wholes(wholes, sum_dtype(k.dtype))
+            memory.zero_()
             for block, stats in zip(blocks, of_blocks, strict=True):
                 seen = [x[:, :, : block.columns] for x in wholes]
                 added = [torch.empty_like(x, dtype=y.dtype) for x, y in zip(seen, sums, strict=True)]
@@ -115,7 +118,7 @@ class SequenceAttention(torch.autograd.Function):
                     x[:, :, : block.columns] += y
             put(dq, group.heads, found)
             owned = [group.keys_of(x) for x in (dk, dv)]
-            dealt.sum(sums, owned)
+            dealt.sum(memory, owned)
             for x, y in zip((dk, dv), owned, strict=True):
                 put(x, group.kv_heads, y)
 

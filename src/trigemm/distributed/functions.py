@@ -1,7 +1,8 @@
 """What users call on sharded tensors. Where no sequence is sharded, these are the functions of trigemm itself."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def causal_scores(
     sharding = sharding_of("causal_scores", 2, q=q, k=k)
     if sharding is None:
         return scores.causal_scores(q, k, scale=scale, fill=fill, precision=precision)
-    shape = scores.causal_scores(_outline(q), _outline(k), scale=scale, fill=fill, precision=precision).shape
+    (shape,) = _shapes(scores.causal_scores, _outline(q), _outline(k), scale=scale, fill=fill, precision=precision)
     local = _local("causal_scores", q=q, k=k)
     peers = Peers(sharding.group, "causal_scores")
     return sharding.wrap(_apply(SequenceScores, *local, peers, *shape[2:], _scale(scale, q), fill, precision), shape)
@@ -59,7 +60,7 @@ def causal_scores_qkvpacked(
     """
     if not isinstance(qkv, DTensor) or not any(p.is_shard(1) for p in qkv.placements):
         return scores.causal_scores_qkvpacked(qkv, scale=scale, fill=fill, precision=precision)
-    scores.causal_scores_qkvpacked(_outline(qkv), scale=scale, fill=fill, precision=precision)  # for what it refuses
+    _shapes(scores.causal_scores_qkvpacked, _outline(qkv), scale=scale, fill=fill, precision=precision)  # for what it refuses
     q, k = (qkv.select(2, i).transpose(1, 2) for i in range(2))
     return causal_scores(q, k, scale=scale, fill=fill, precision=precision)
 
@@ -76,7 +77,7 @@ def causal_softmax(scores: Tensor, *, diagonal: int | None = None) -> Tensor:
     sharding = sharding_of("causal_softmax", scores.dim() - 2, scores=scores)
     if sharding is None:
         return softmax.causal_softmax(scores, diagonal=diagonal)
-    softmax.causal_softmax(_outline(scores), diagonal=diagonal)
+    _shapes(softmax.causal_softmax, _outline(scores), diagonal=diagonal)
     rows, columns = scores.shape[-2:]
     edge = columns - rows if diagonal is None else diagonal
     return sharding.wrap(
@@ -126,17 +127,17 @@ def causal_attention(
         refused.append(f"return_weights={asked!r}")
     if refused:
         raise NotImplementedError(f"causal_attention: {', '.join(refused)} works only where the sequence is not sharded")
-    found: Any = attention.causal_attention(_outline(q), _outline(k), _outline(v), **form)
     local = _local("causal_attention", q=q, k=k, v=v)
     heads = attention.heads_of(asked, local[0].shape[1])
+    form["return_weights"] = asked if isinstance(asked, bool) else tuple(asked)
+    shapes = _shapes(attention.causal_attention, *map(_outline, (q, k, v)), **form)
     if heads and asked is not True and any(p.is_shard(1) for p in q.placements):  # type: ignore[attr-defined]
         raise NotImplementedError("causal_attention: heads that are sharded give the weights of all or of none, not of a list")
-    weights = found[1] if isinstance(found, tuple) else None
     dtype = local[0].dtype if weights_dtype is None else weights_dtype
     peers = Peers(sharding.group, "causal_attention")
     results = _apply(SequenceAttention, *local, peers, q.shape[2], k.shape[2], _scale(scale, q), heads, dtype, fill, precision)
-    output = sharding.wrap(results[0], q.shape)
-    return output if weights is None else (output, sharding.wrap(results[1], weights.shape))
+    wrapped = [sharding.wrap(x, shape) for x, shape in zip(results, shapes, strict=False)]
+    return wrapped[0] if len(shapes) == 1 else tuple(wrapped)
 
 
 def _attention_by_heads(q: Tensor, k: Tensor, v: Tensor, form: dict[str, Any]) -> Any:
@@ -184,7 +185,7 @@ def syrk(
             raise ValueError("syrk: replicate is for a matrix whose rows are sharded, by shard_sequence(a, mesh)")
         return products.syrk(a, alpha=alpha, beta=beta, c=c, uplo=uplo, precision=precision)
     like = None if c is None else _outline(c)
-    shape = products.syrk(_outline(a), alpha=alpha, beta=beta, c=like, uplo=uplo, precision=precision).shape
+    (shape,) = _shapes(_syrk, _outline(a), like, alpha=alpha, beta=beta, uplo=uplo, precision=precision)
     rows, *added = _local("syrk", **matrices)
     batched = rows.reshape(rows.shape[:-2].numel(), *rows.shape[-2:])
     result = _apply(SequenceSyrk, batched, Peers(sharding.group, "syrk"), a.shape[-2], alpha, uplo, precision)
@@ -197,9 +198,25 @@ def syrk(
     return sharding.replicated(unshard_sequence(product)) if replicate else product
 
 
-def _outline(x: Tensor) -> Tensor:
-    """A tensor without memory of the same shape and dtype: what an operation refuses of it, it refuses of x."""
-    return torch.empty(x.shape, dtype=x.dtype, device="meta")
+Outline = tuple[torch.Size, torch.dtype]
+
+
+def _outline(x: Tensor) -> Outline:
+    return x.shape, x.dtype
+
+
+@lru_cache(typed=True)
+def _shapes(operation: Callable[..., Any], *operands: Outline | None, **form: Any) -> list[torch.Size]:
+    """Shapes of an operation's results: it is called with tensors without memory, and refuses of them what it would of real ones.
+
+    Kept, for that takes longer than all else that is done before the first message.
+    """
+    found = operation(*(x and torch.empty(x[0], dtype=x[1], device="meta") for x in operands), **form)
+    return [x.shape for x in (found if isinstance(found, tuple) else (found,))]
+
+
+def _syrk(a: Tensor, c: Tensor | None, **form: Any) -> Tensor:
+    return products.syrk(a, c=c, **form)
 
 
 def _local(operation: str, **operands: Any) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -58,7 +59,13 @@ def groups(heads: int, kv_heads: int, bytes_of_head: int, listed: Sequence[int] 
     >>> [(group.kv_heads, group.weighted) for group in groups(8, 4, gather.GROUP_BYTES // 2, [5, 0])]
     [((range(2, 3),), (1,)), ((range(0, 2),), (0,)), ((range(3, 4),), ())]
     """
-    query = heads // kv_heads if kv_heads else 1
+    first, most = (size // max(1, bytes_of_head) for size in (gather.FIRST_BYTES, gather.GROUP_BYTES))
+    return _groups(heads // kv_heads if kv_heads else 1, kv_heads, tuple(listed), most if hidden else min(first, most), most)
+
+
+@lru_cache
+def _groups(query: int, kv_heads: int, listed: tuple[int, ...], first_most: int, most: int) -> list[Group]:
+    """`query` heads to each key head; so many key heads in the first group, and in another, but where some must be together."""
     together: list[list[int]] = []  # key heads that must be in one group: a group's places in the list follow each other
     for head in listed:
         first = next((i for i, some in enumerate(together) if head // query in some), len(together))
@@ -67,8 +74,7 @@ def groups(heads: int, kv_heads: int, bytes_of_head: int, listed: Sequence[int] 
     together += [[x] for x in range(kv_heads) if x not in used]
     found: list[list[int]] = []
     for some in together:
-        most = gather.GROUP_BYTES // (1 if hidden or len(found) > 1 else 4)
-        if found and (len(found[-1]) + len(some)) * bytes_of_head <= most:
+        if found and len(found[-1]) + len(some) <= (most if len(found) > 1 else first_most):
             found[-1] += some
         else:
             found.append(list(some))

@@ -1,4 +1,4 @@
-"""Work in turn on two streams of a GPU, so that one fills what the other leaves idle; on a CPU, one after the other."""
+"""Work in turn on some streams of a GPU, so that one fills what another leaves idle; on a CPU, one after the other."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,6 +1,6 @@
 """Messages between the ranks of a process group: torch.distributed's own, point to point."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch.distributed as dist
 from torch import Tensor
@@ -10,16 +10,16 @@ from torch.distributed import ProcessGroup
 class Transfer:
     """Messages under way. Until they have been waited for, the tensors belong to them."""
 
-    def __init__(self, works: Sequence[dist.Work], tensors: Sequence[Tensor], failures: Sequence[str]):
-        self._works, self._tensors, self._failures = works, tensors, failures
+    def __init__(self, works: Sequence[dist.Work], tensors: Sequence[Tensor], failure: Callable[[int], str]):
+        self._works, self._tensors, self._failure = works, tensors, failure
 
     def wait(self) -> None:
         """Wait for all: on a GPU, let what is queued in the present stream from now on wait."""
-        for work, failure in zip(self._works, self._failures, strict=True):
+        for number, work in enumerate(self._works):
             try:
                 work.wait()
             except RuntimeError as error:
-                raise RuntimeError(f"{failure} ({error})") from error
+                raise RuntimeError(f"{self._failure(number)} ({error})") from error
         self._tensors = ()
 
 
@@ -45,8 +45,8 @@ class Peers:
             works = dist.batch_isend_irecv(messages) if messages else []
         except RuntimeError as error:
             raise RuntimeError(f"{self._failure(peers)} ({error})") from error
-        each = [[peer] for peer in peers] if len(works) == len(messages) else [peers] * len(works)  # they may go as one
-        return Transfer(works, tensors, [self._failure(some) for some in each])
+        together = len(works) < len(messages)  # they may go as one
+        return Transfer(works, tensors, lambda number: self._failure(peers if together else [peers[number]]))
 
     def _failure(self, peers: Sequence[int]) -> str:
         named = " or ".join(map(str, sorted(set(peers))))

@@ -13,10 +13,14 @@ from trigemm.distributed.lanes import Lanes, in_turn
 from trigemm.distributed.peers import Peers, Transfer
 from trigemm.distributed.split import Block, causal_blocks, fill_beyond
 from trigemm.kernels.strips.product import sum_dtype
-from trigemm.ops.products import gemmt, trmm
+from trigemm.ops.products import trmm
+from trigemm.ops.schema import gemmt_write
 
 HIDING = 10
 """How many times as long as what is gathered must be what is filled meanwhile: a GPU fills as much as ten links bring."""
+
+PRIORITY = -1
+"""Of products, before what is filled beside them."""
 
 Gathered = tuple[list[Tensor], Transfer]
 
@@ -50,18 +54,22 @@ class SequenceScores(torch.autograd.Function):
             (whole,), transfer = gathered
             transfer.wait()
             of_queries, out = group.queries_of(q), group.queries_of(scores)
-            for block in blocks:
-                gemmt(
-                    grouped(of_queries[:, :, block.own], whole),
-                    whole[:, :, None, : block.columns].mT,
-                    alpha=scale,
-                    diagonal=block.diagonal,
-                    fill=fill,
-                    precision=precision,
-                    out=grouped(out[:, :, block.own, : block.columns], whole),
-                )
+            with Lanes(q.device, PRIORITY) as beside:  # each block alone would leave a part of a GPU idle at its end
+                for lane, block in enumerate(blocks):
+                    with beside[lane]:
+                        gemmt_write(
+                            grouped(of_queries[:, :, block.own], whole),
+                            whole[:, :, None, : block.columns].mT,
+                            scale,
+                            "lower",
+                            block.diagonal,
+                            fill,
+                            precision,
+                            out=grouped(out[:, :, block.own, : block.columns], whole),
+                            keep=False,
+                        )
 
-        with Lanes(q.device, -1, -1) as lanes:
+        with Lanes(q.device, PRIORITY, PRIORITY) as lanes:
             if fill is not None:
                 fill_beyond(scores, blocks, fill)  # first, but with the products before it where both could go on
             in_turn(lanes, (1, 2), every, lambda group: dealt.gather(group.keys_of(k)), compute)
@@ -99,7 +107,8 @@ def product_gradients(dealt: Dealt, blocks: Sequence[Block], parts: Sequence[Par
 
     def compute(part: Part, gathered: Gathered) -> None:
         (whole,), transfer = gathered
-        sums = dealt.whole(part.k, sum_dtype(part.k.dtype)).zero_()
+        memory, (sums,) = dealt.wholes([part.k], sum_dtype(part.k.dtype))
+        memory.zero_()
         transfer.wait()
         for block in blocks:
             form: dict[str, Any] = {"alpha": alpha, "diagonal": block.diagonal, "precision": precision}
@@ -107,7 +116,7 @@ def product_gradients(dealt: Dealt, blocks: Sequence[Block], parts: Sequence[Par
             of_queries, out = (grouped(x[:, :, block.own], whole) for x in (part.q, part.dq))
             trmm(above, whole[:, :, None, : block.columns], out=out, **form)
             sums[:, :, : block.columns] += trmm(above, of_queries, transpose=True, **form).sum(2, dtype=sums.dtype)
-        dealt.sum([sums], [part.dk])
+        dealt.sum(memory, [part.dk])
 
     with Lanes(parts[0].k.device, 0) as lanes:
         in_turn(lanes, (0, 1), parts, lambda part: dealt.gather(part.k), compute)

@@ -8,6 +8,7 @@ as DTensor gives them (torch.chunk). Nothing here needs a process group.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from trigemm.distributed.moves import fill
 from trigemm.triangle import Triangle, ceil_div
 
 
+@lru_cache
 def rank_rows(length: int, ranks: int, rank: int) -> tuple[range, range]:
     """The rows of a rank: its head and its tail.
 

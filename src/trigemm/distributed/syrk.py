@@ -20,7 +20,7 @@ from trigemm.distributed.peers import Peers, Transfer
 from trigemm.distributed.rounds import Round, rounds
 from trigemm.distributed.scores import Part, product_gradients
 from trigemm.distributed.split import Block, causal_blocks, fill_beyond, rank_rows
-from trigemm.ops.products import gemmt, syrk
+from trigemm.ops.schema import gemmt_write, syrk_write
 from trigemm.triangle import ceil_div
 
 TILE = 256
@@ -43,7 +43,7 @@ class SequenceSyrk(torch.autograd.Function):
         if dealt.others:
             Share(dealt, a, out, alpha, precision).compute(half)
         else:
-            syrk(a, alpha=alpha, uplo=half, precision=precision, out=out)
+            syrk_write(a, None, alpha, 0.0, half, precision, out=out)
         return triangle_of_rows(out, dealt.rows(peers.rank), uplo) if uplo == "upper" else out
 
     @staticmethod
@@ -71,7 +71,7 @@ class Share:
 
     def __init__(self, dealt: Dealt, a: Tensor, out: Tensor, alpha: float, precision: str | None):
         self._dealt, self._a, self._out = dealt, a, out
-        self._form: dict[str, Any] = {"alpha": alpha, "precision": precision}
+        self._alpha, self._precision = alpha, precision
         self._head, self._tail = dealt.rows(dealt.peers.rank)
         self._landed: dict[int, Tensor] = {}
 
@@ -137,12 +137,13 @@ class Share:
 
     def _multiply(self, own: slice, rows: Tensor, out: Tensor) -> None:
         """Some of this rank's rows times others above them."""
-        gemmt(self._a[:, own], rows.mT, diagonal=rows.shape[1], out=out, **self._form)
+        gemmt_write(self._a[:, own], rows.mT, self._alpha, "lower", rows.shape[1], None, self._precision, out=out, keep=False)
 
     def _square(self, rows: range, half: str) -> None:
         """The head or the tail times itself."""
         own = self._own(rows)
-        syrk(self._a[:, own], uplo=half, out=self._out[:, own, rows.start : rows.stop], **self._form)
+        out = self._out[:, own, rows.start : rows.stop]
+        syrk_write(self._a[:, own], None, self._alpha, 0.0, half, self._precision, out=out)
 
     def _own(self, rows: range) -> slice:
         """Where rows of this rank are among its rows."""
@@ -167,9 +168,11 @@ class Share:
         return _whole_tiles(free if free >= TILE else max(free, few))
 
     def _mirrored_rows(self) -> int:
-        """How many of another rank's rows are written at a time."""
+        """How many of another rank's rows are written at a time: as many as may be, in pieces of about one size."""
         longest = ceil_div(ceil_div(self._dealt.length, self._dealt.peers.size), 2)
-        return _whole_tiles(gather.MIRRORED_BYTES // max(1, self._out.shape[0] * longest * self._out.element_size()))
+        most = max(1, gather.MIRRORED_BYTES // max(1, self._out.shape[0] * longest * self._out.element_size()))
+        even = ceil_div(longest, ceil_div(longest, most))
+        return min(most, ceil_div(even, ALIGNED) * ALIGNED)
 
 
 def _half(entries: int) -> int:

@@ -144,5 +144,5 @@ def on_device(numbers: tuple[int, ...], device: torch.device) -> Tensor:
 
 @lru_cache(PLANS)
 def stream_beside(stream: torch.cuda.Stream) -> torch.cuda.Stream:
-    """Another stream, kept: a CUDA graph that records one of them records the other too, and no other caller may use it then."""
-    return torch.cuda.Stream(stream.device)
+    """Another stream, as urgent, kept: a CUDA graph that records one records both, and no other caller may use it then."""
+    return torch.cuda.Stream(stream.device, priority=stream.priority)

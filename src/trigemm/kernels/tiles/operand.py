@@ -68,6 +68,12 @@ class Form(NamedTuple):
         return "column" if self.stride[-2] == 1 else "none"
 
     @property
+    def in_blas_layout(self) -> bool:
+        """Whether a BLAS takes the matrices as they lie: one dimension contiguous, and a stride of the other that spans it."""
+        (rows, columns), (down, across) = self.shape[-2:], self.stride[-2:]
+        return (across == 1 and down >= max(1, columns)) or (down == 1 and across >= max(1, rows))
+
+    @property
     def align(self) -> int:
         """16 bytes in elements if every row (or column) starts and ends at a multiple of 16 bytes, else 1."""
         inner = len(self.shape) - (1 if self.order == "row" else 2)
