@@ -184,8 +184,8 @@ def test_which_calls_it_serves(monkeypatch):
     assert config(weights=torch.empty(1, 2, 128, 144, dtype=torch.bfloat16)[..., :136]) is TABLE[16][64]
     assert config(**single) is TABLE[32][64]
     refused = [
-        {"HS": 96}, {"T": 127}, {**single, "HS": 128}, {**single, "precision": "high"}, {"scale": -1.0}, {"softcap": 2.0}, {"window": 5},
-        {"key_mask": torch.ones(1, 136, dtype=torch.bool)}, {"key_lengths": torch.ones(1, dtype=torch.int32)},
+        {"HS": 96}, {"T": 127}, {**single, "HS": 128}, {**single, "precision": "high"}, {"scale": -1.0}, {"softcap": 2.0},
+        {"window": 5}, {"key_mask": torch.ones(1, 136, dtype=torch.bool)}, {"key_lengths": torch.ones(1, dtype=torch.int32)},
         {"weights": torch.empty(1, 2, 128, 136)}, {"weights": torch.empty(1, 2, 128, 133, dtype=torch.bfloat16)},
         {"weights": torch.empty(1, 2, 128, 144, dtype=torch.bfloat16)[..., :133]},
     ]  # fmt: skip
