@@ -86,7 +86,7 @@ def reduce_range(
     return largest(total) if MAXIMUM else tl.sum(total, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pieces"])
 def reduce_kernel(
     x_ptr, partial_ptr, counter_ptr, out_ptr, outer, n, inner, pieces, piece,
     CUT: tl.constexpr, MAXIMUM: tl.constexpr, INDEX: tl.constexpr,
@@ -152,7 +152,7 @@ def tile_of(outer: int, n: int, inner: int, itemsize: int) -> Tile:
     """Tiles of 16 bytes a thread, several where the axis is short: as wide as leaves enough programs, else the axis is cut."""
     once, longest = WARPS * 512 // itemsize, triton.next_power_of_2(max(1, n))
     width = next((width for width in WIDTHS if outer * ceil_div(inner, width) >= PROGRAMS), CUT_WIDTH)
-    width = min(width, triton.next_power_of_2(inner))
+    width = min(width, once, triton.next_power_of_2(inner))
     length = min(once // width, longest)
     loads = min(LOADS, longest // length)
     height = min(LOADS * once // (width * length * loads), triton.next_power_of_2(ceil_div(outer, SPREAD)))
