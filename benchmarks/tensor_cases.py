@@ -200,13 +200,15 @@ def _reductions(maker: Maker, a: torch.Tensor) -> Iterator[Case]:
     for name, x in (("", a), ("_of_3", a.view(a.shape[0], -1, 32)), ("_of_4", _squares(a))):
         for axis in range(x.dim()) if name != "_of_3" else (1,):
             yield maker.case(
-                f"sum_axis{axis}{name}", n, lambda x, axis=axis: backend.sum_axis(x, axis), lambda x, axis=axis: x.sum(axis), x,
+                f"sum_axis{axis}{name}", n + n // x.shape[axis],
+                lambda x, axis=axis: backend.sum_axis(x, axis), lambda x, axis=axis: x.sum(axis), x,
                 others=lambda xp, x, axis=axis: x.sum(axis),
             )  # fmt: skip
     yield maker.case("sum", n, backend.sum, torch.sum, a, others=lambda xp, x: x.sum())
     for axis in (0, 1):
         yield maker.case(
-            f"max_axis{axis}", n, lambda x, axis=axis: backend.max_axis(x, axis), lambda x, axis=axis: x.amax(axis), a,
+            f"max_axis{axis}", n + n // a.shape[axis],
+            lambda x, axis=axis: backend.max_axis(x, axis), lambda x, axis=axis: x.amax(axis), a,
             others=lambda xp, x, axis=axis: x.max(axis),
         )  # fmt: skip
 

@@ -17,15 +17,18 @@ from trigemm.kernels.tiles import reduce, rowwise
 from trigemm.lab.timing import interleaved
 from trigemm.tensor.cuda import CudaBackend
 
-TILES = [{"ELEMENTS": elements, "WARPS": warps} for elements, warps in ((4096, 8), (2048, 4), (4096, 4), (8192, 8), (8192, 16))]
-CUT = [{**tile, "PROGRAMS": programs} for programs, tile in product((1024, 528, 4096), TILES)]
+TILES = [{"LOADS": loads, "WARPS": warps} for loads, warps in ((8, 4), (4, 4), (16, 4), (4, 8), (8, 8))]
+CUT = [{**tile, "CUT_WIDTH": width} for width, tile in product((128, 32, 64, 256), TILES)]
+PIECES = [{**tile, "PROGRAMS": programs} for programs, tile in product((1024, 512, 2048, 4096), TILES)]
 ROWS = [{"ELEMENTS": elements} for elements in (4096, 2048, 1024)]
 SWEPT = {
     "sum_axis1": (reduce, "_plan", TILES),
     "max_axis1": (reduce, "_plan", TILES),
     "sum_axis1_of_3": (reduce, "_plan", TILES),
     "log_softmax": (rowwise, "_launch", ROWS),
-    "sum": (reduce, "_plan", CUT),
+    "sum_axis1_of_4": (reduce, "_plan", PIECES),
+    "sum_axis2_of_4": (reduce, "_plan", PIECES),
+    "sum": (reduce, "_plan", PIECES),
     "sum_axis0": (reduce, "_plan", CUT),
 }
 

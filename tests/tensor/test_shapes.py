@@ -20,6 +20,13 @@ def test_transpose_of_a_large_matrix(inputs, dtype, agrees):
     agrees(x.T, lambda x: x.T, x)
 
 
+def test_a_short_axis_is_turned_with_the_next(inputs, dtype, agrees):
+    """Both lie in one tile of rows, and reach over several."""
+    x = inputs(70, 33, 5, dtype=dtype)
+    agrees(x.permute(2, 1, 0), lambda x: x.permute(2, 1, 0), x)
+    agrees(x.reshape(2, 35, 33, 5).permute(3, 0, 2, 1), lambda x: x.reshape(2, 35, 33, 5).permute(3, 0, 2, 1), x)
+
+
 def test_permute_of_indices(inputs, agrees, near):
     x = inputs.indices(5, 9, below=100)
     assert np.array_equal(x.T.numpy(), x.numpy().T)
@@ -46,10 +53,11 @@ def test_slices_copy_nothing(inputs):
     assert torch.from_dlpack(x[1]).data_ptr() == torch.from_dlpack(x).data_ptr() + 30 * 4
 
 
-def test_pad_rows(inputs, backend, dtype):
-    x = inputs(3, 5, dtype=dtype)
+@pytest.mark.parametrize("shape", [(3, 5), (5, 700), (4, 128, 8)])
+def test_pad_rows(shape, inputs, backend, dtype):
+    x = inputs(*shape, dtype=dtype)
     padded = x.like(backend.pad_rows(x.array, 2, 4)).numpy()
-    assert np.array_equal(padded, np.pad(x.numpy(), ((2, 4), (0, 0))))
+    assert np.array_equal(padded, np.pad(x.numpy(), ((2, 4), *((0, 0),) * (len(shape) - 1))))
 
 
 def test_rows_that_begin_anywhere(inputs, agrees):

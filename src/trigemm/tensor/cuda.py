@@ -10,7 +10,8 @@ import torch
 from trigemm.kernels.catalogue import serving
 from trigemm.kernels.tiles import adamw as adamw_tiles
 from trigemm.kernels.tiles import elementwise, embedding, rowwise
-from trigemm.kernels.tiles.permute import permute
+from trigemm.kernels.tiles import layer_norm as norm_tiles
+from trigemm.kernels.tiles.permute import pad, permute
 from trigemm.kernels.tiles.reduce import reduce
 from trigemm.layout import Layout, broadcast_shape
 from trigemm.tensor.capture import Captured, Function
@@ -149,8 +150,8 @@ class CudaBackend:
         return a[begin:end]
 
     def pad_rows(self, a: Array, before: int, after: int) -> Array:
-        out = torch.zeros((before + len(a) + after, *a.shape[1:]), dtype=a.dtype, device=self.device)
-        permute(a, Layout.contiguous(a.shape), out[before : before + len(a)])
+        out = self._empty((before + len(a) + after, *a.shape[1:]), a.dtype)
+        pad(a, before * prod(a.shape[1:]), out)
         return out
 
     def _reduce(self, a: Array, axis: int, *, maximum: bool) -> Array:
@@ -246,12 +247,12 @@ class CudaBackend:
     def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> tuple[Array, Array, Array]:
         out = torch.empty_like(x)
         mean, rstd = (self._empty(x.shape[:1], torch.float32) for _ in range(2))
-        rowwise.layer_norm(x, weight, bias, eps, out, mean, rstd)
+        norm_tiles.layer_norm(x, weight, bias, eps, out, mean, rstd)
         return out, mean, rstd
 
     def layer_norm_backward(self, grad: Array, x: Array, weight: Array, mean: Array, rstd: Array) -> tuple[Array, Array, Array]:
         out, weights = torch.empty_like(x), self._empty((2, *weight.shape), weight.dtype)
-        rowwise.layer_norm_backward(grad, x, weight, mean, rstd, out, weights)
+        norm_tiles.layer_norm_backward(grad, x, weight, mean, rstd, out, weights)
         return out, weights[0], weights[1]
 
     def adamw(

@@ -3,9 +3,13 @@
 A program reduces a piece of the axis. Where there are too few results to keep the device busy, an axis is cut into pieces; the
 program that is the last to finish a piece reduces the pieces' results, always in the same order. Sums go in stages: at most
 STEPS elements one after the other, then what these gave, then the lanes of a tile as a tree.
+
+A tile is 16 bytes for each thread, and the loads of several tiles are on their way before the first is needed. So a thread needs
+few registers, and what a multiprocessor waits for is some hundred kilobytes, which a memory at full speed asks for.
 """
 
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import torch
 import triton
@@ -16,15 +20,23 @@ from trigemm.kernels.tiles.index import Form, Launch, form, index_type
 from trigemm.kernels.tiles.plan import PLANS
 from trigemm.triangle import ceil_div
 
-ELEMENTS, WARPS = 2048, 4
-STEPS = tl.constexpr(16)
-WIDTH = 32
-"""Columns of a tile along a long axis: 128 bytes of float32, so that a row of it is a whole cache line and tiles are tall."""
+STEPS = tl.constexpr(64)
+LOADS = 8
+"""Tiles along the axis that are loaded at a time."""
 
-SPREAD, PROGRAMS = 128, 1024
-"""Programs at least, where tiles could be smaller, and programs that pieces make at most: 1 and 8 for each multiprocessor."""
+WIDTHS = 512, 256, 128, 64, 32
+"""Columns of a tile: the more, the longer the runs of memory that a program reads. 32 of float32 are a cache line."""
 
-LAST_TILES = 8
+CUT_WIDTH = 128
+"""Columns of a tile where the axis is cut."""
+
+WARPS, PROGRAMS = 4, 1024
+"""Warps of a program, and programs that narrower tiles or pieces make at most: 8 for each multiprocessor."""
+
+SPREAD = 128
+"""Programs at least, where tiles could be smaller: one for each multiprocessor."""
+
+LAST_TILES = 16
 """Tiles of partial results that the last program has to reduce at most; it does so alone."""
 
 COUNTERS = 1024
@@ -56,7 +68,7 @@ def load_once(ptr, in_tile, empty):
 @triton.jit
 def reduce_range(
     ptr, place, step, begin, end, in_tile,
-    MAXIMUM: tl.constexpr, INDEX: tl.constexpr, BO: tl.constexpr, BN: tl.constexpr, BI: tl.constexpr,
+    MAXIMUM: tl.constexpr, INDEX: tl.constexpr, LOADS: tl.constexpr, BO: tl.constexpr, BN: tl.constexpr, BI: tl.constexpr,
 ):  # fmt: skip
     """Elements `begin` to `end` along the middle axis, which are `step` apart, of the places [BO, 1, BI]: [BO, BI]."""
     empty = float("-inf") if MAXIMUM else 0.0
@@ -64,7 +76,7 @@ def reduce_range(
     whole = begin + (end - begin) // BN * BN
     for stage in range(begin, whole, BN * STEPS):
         acc = tl.full([BO, BN, BI], empty, tl.float32)
-        for first in range(stage, tl.minimum(stage + BN * STEPS, whole), BN):
+        for first in tl.range(stage, tl.minimum(stage + BN * STEPS, whole), BN, loop_unroll_factor=LOADS):
             k = (first + tl.arange(0, BN)).to(INDEX)[None, :, None]
             acc = combine(acc, load_once(ptr + place + k * step, in_tile, empty), MAXIMUM)  # [BO, BN, BI]
         total = combine(total, acc, MAXIMUM)
@@ -74,10 +86,11 @@ def reduce_range(
     return largest(total) if MAXIMUM else tl.sum(total, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pieces"])
 def reduce_kernel(
     x_ptr, partial_ptr, counter_ptr, out_ptr, outer, n, inner, pieces, piece,
-    CUT: tl.constexpr, MAXIMUM: tl.constexpr, INDEX: tl.constexpr, BO: tl.constexpr, BN: tl.constexpr, BI: tl.constexpr,
+    CUT: tl.constexpr, MAXIMUM: tl.constexpr, INDEX: tl.constexpr,
+    LOADS: tl.constexpr, BO: tl.constexpr, BN: tl.constexpr, BI: tl.constexpr,
 ):  # fmt: skip
     """A tile [BO, BN, BI] that moves along the middle axis. Where the axis is CUT, partial is (outer, pieces, inner)."""
     tiles = tl.cdiv(inner, BI)
@@ -91,19 +104,20 @@ def reduce_kernel(
     target = o[:, None] * inner + i[None, :]
     if not CUT:
         place = o[:, None, None] * n * inner + i[None, None, :]  # [BO, 1, BI]
-        result = reduce_range(x_ptr, place, inner, 0, n, in_tile, MAXIMUM, INDEX, BO, BN, BI)
+        result = reduce_range(x_ptr, place, inner, 0, n, in_tile, MAXIMUM, INDEX, LOADS, BO, BN, BI)
         tl.store(out_ptr + target, result.to(out_ptr.dtype.element_ty), in_out)
     else:
         begin = p.to(INDEX) * piece
         place = o[:, None, None] * n * inner + i[None, None, :]
-        result = reduce_range(x_ptr, place, inner, begin, tl.minimum(begin + piece, n), in_tile, MAXIMUM, INDEX, BO, BN, BI)
+        end = tl.minimum(begin + piece, n)
+        result = reduce_range(x_ptr, place, inner, begin, end, in_tile, MAXIMUM, INDEX, LOADS, BO, BN, BI)
         place = o[:, None, None] * pieces * inner + i[None, None, :]
         tl.store(partial_ptr + (o[:, None] * pieces + p) * inner + i[None, :], result, in_out)
         tl.debug_barrier()  # all threads' results, before one thread counts them
         counter_ptr += along * tiles + across
         if tl.atomic_add(counter_ptr, 1, sem="acq_rel") == pieces - 1:
             tl.store(counter_ptr, 0)
-            result = reduce_range(partial_ptr, place, inner, 0, pieces, in_tile, MAXIMUM, INDEX, BO, BN, BI)
+            result = reduce_range(partial_ptr, place, inner, 0, pieces, in_tile, MAXIMUM, INDEX, LOADS, BO, BN, BI)
             tl.store(out_ptr + target, result.to(out_ptr.dtype.element_ty), in_out)
 
 
@@ -124,22 +138,41 @@ def _counters(device: torch.device) -> Tensor:
     return _counters_of(device, 0)
 
 
+class Tile(NamedTuple):
+    """BO, BN and BI of a tile, how many are loaded at a time, and the pieces of the axis."""
+
+    height: int
+    length: int
+    width: int
+    loads: int
+    pieces: int
+
+
+def tile_of(outer: int, n: int, inner: int, itemsize: int) -> Tile:
+    """Tiles of 16 bytes a thread, several where the axis is short: as wide as leaves enough programs, else the axis is cut."""
+    once, longest = WARPS * 512 // itemsize, triton.next_power_of_2(max(1, n))
+    width = next((width for width in WIDTHS if outer * ceil_div(inner, width) >= PROGRAMS), CUT_WIDTH)
+    width = min(width, once, triton.next_power_of_2(inner))
+    length = min(once // width, longest)
+    loads = min(LOADS, longest // length)
+    height = min(LOADS * once // (width * length * loads), triton.next_power_of_2(ceil_div(outer, SPREAD)))
+    tiles = ceil_div(outer, height) * ceil_div(inner, width)
+    pieces = min(PROGRAMS // tiles, LAST_TILES * length, ceil_div(n, 2 * length * loads)) if tiles <= COUNTERS else 1
+    return Tile(height, length, width, loads, max(1, pieces))
+
+
 class _Plan:
     """The launch, and whether it needs room for (outer, pieces, inner) partial results."""
 
     def __init__(self, x: Form, outer: int, n: int, inner: int, maximum: bool):
-        length = triton.next_power_of_2(max(1, n))
-        width = min(max(WIDTH, ELEMENTS // length), triton.next_power_of_2(inner))
-        length = min(ELEMENTS // width, length)
-        height = min(ELEMENTS // (width * length), triton.next_power_of_2(ceil_div(outer, SPREAD)))
-        tiles = ceil_div(outer, height) * ceil_div(inner, width)
-        pieces = min(PROGRAMS // tiles, LAST_TILES * length, ceil_div(n, 2 * length)) if tiles <= COUNTERS else 1
-        piece = ceil_div(ceil_div(n, max(1, pieces)), length) * length
+        height, length, width, loads, pieces = tile_of(outer, n, inner, x[1].itemsize)
+        piece = ceil_div(ceil_div(n, pieces), length) * length
         pieces = max(1, ceil_div(n, max(1, piece)))
         self.partial = (outer, pieces, inner) if pieces > 1 else None
         index = index_type(max(x[0].numel(), outer * pieces * inner))
-        arguments = outer, n, inner, pieces, piece, pieces > 1, maximum, index, height, length, width
-        self.launch = Launch(reduce_kernel, tiles * pieces, *arguments, num_warps=WARPS)
+        arguments = outer, n, inner, pieces, piece, pieces > 1, maximum, index, loads, height, length, width
+        programs = ceil_div(outer, height) * ceil_div(inner, width) * pieces
+        self.launch = Launch(reduce_kernel, programs, *arguments, num_warps=WARPS)
 
 
 @lru_cache(PLANS)

@@ -1,27 +1,22 @@
-"""What is computed of whole rows of a matrix (R,N): softmax, log_softmax, cross-entropy, layer norm; all in float32.
+"""What is computed of whole rows of a matrix (R,N): softmax, log_softmax, cross-entropy; all in float32. See also `layer_norm`.
 
 A program owns BM rows. It keeps WHOLE rows in registers where they fit; longer ones it reads in steps of BN columns, once for
-the numbers that it needs of a row (a mean and a variance: once each) and once more to write. Nothing lies between in memory.
+the numbers that it needs of a row and once more to write. Nothing lies between in memory.
 """
 
 from functools import lru_cache
 from typing import Any
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from trigemm.kernels.tiles.index import Form, Launch, form
 from trigemm.kernels.tiles.plan import PLANS
-from trigemm.kernels.tiles.reduce import WIDTH, reduce
 from trigemm.triangle import ceil_div
 
 ELEMENTS = 1024
 """Elements of a tile with several rows."""
-
-TALL = 128
-"""Rows of a tile that sums over rows."""
 
 LONGEST = 16384
 """Elements of the longest row that one program keeps: 16 for each of 1024 threads."""
@@ -29,8 +24,8 @@ LONGEST = 16384
 STEP = 8192
 """Columns of a step along a longer row: 8 for each of 1024 threads. Few rows at a time leave the next step of all in the L2."""
 
-SPREAD, PIECES = 128, 512
-"""Programs at least, where there are as many rows, and programs that sum over rows at most: 1 and 4 for each multiprocessor."""
+SPREAD = 128
+"""Programs at least, where there are as many rows: one for each multiprocessor."""
 
 
 @triton.jit
@@ -134,97 +129,6 @@ def cross_entropy_backward_kernel(
             store_entropy_gradient(out_ptr, grad, x, largest, total, target, row, first, R, N, BN)
 
 
-@triton.jit
-def squared_distance(x, first, mean, N, BN: tl.constexpr):
-    """(x - mean)², zero beyond the border: [BM, BN]."""
-    centred = tl.where((first + tl.arange(0, BN) < N)[None, :], x - mean, 0.0)
-    return centred * centred
-
-
-@triton.jit
-def layer_norm_kernel(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, rstd_ptr, eps, R, N,
-    WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    if WHOLE:
-        x = load_rows(x_ptr, row, 0, R, N, 0.0, BN)
-        mean = tl.sum(x, 1)[:, None] / N
-        squares = squared_distance(x, 0, mean, N, BN)
-    else:
-        sums = tl.zeros([BM, BN], tl.float32)
-        for first in range(0, N, BN):
-            sums += load_rows(x_ptr, row, first, R, N, 0.0, BN)
-        mean = tl.sum(sums, 1)[:, None] / N
-        squares = tl.zeros([BM, BN], tl.float32)
-        for first in range(0, N, BN):
-            squares += squared_distance(load_rows(x_ptr, row, first, R, N, 0.0, BN), first, mean, N, BN)
-    rstd = 1.0 / tl.sqrt_rn(tl.sum(squares, 1)[:, None] / N + eps)
-    if WHOLE:
-        y = (x - mean) * rstd * load_columns(weight_ptr, 0, N, BN) + load_columns(bias_ptr, 0, N, BN)
-        store_rows(out_ptr, y, row, 0, R, N, BN)
-    else:
-        for first in range(0, N, BN):
-            normal = (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
-            y = normal * load_columns(weight_ptr, first, N, BN) + load_columns(bias_ptr, first, N, BN)
-            store_rows(out_ptr, y, row, first, R, N, BN)
-    tl.store(mean_ptr + row[:, None], mean, (row < R)[:, None])
-    tl.store(rstd_ptr + row[:, None], rstd, (row < R)[:, None])
-
-
-@triton.jit
-def layer_norm_backward_kernel(
-    grad_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, out_ptr, R, N,
-    WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    """The gradient of x."""
-    row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
-    mean = tl.load(mean_ptr + row, row < R, other=0.0)[:, None]
-    rstd = tl.load(rstd_ptr + row, row < R, other=0.0)[:, None]
-    if WHOLE:
-        grad = load_rows(grad_ptr, row, 0, R, N, 0.0, BN) * load_columns(weight_ptr, 0, N, BN)
-        normal = (load_rows(x_ptr, row, 0, R, N, 0.0, BN) - mean) * rstd
-        inner = tl.sum(grad, 1)[:, None] / N
-        along = tl.sum(grad * normal, 1)[:, None] / N
-        store_rows(out_ptr, (grad - inner - normal * along) * rstd, row, 0, R, N, BN)
-    else:
-        sums = tl.zeros([BM, BN], tl.float32)
-        products = tl.zeros([BM, BN], tl.float32)
-        for first in range(0, N, BN):
-            grad = load_rows(grad_ptr, row, first, R, N, 0.0, BN) * load_columns(weight_ptr, first, N, BN)
-            sums += grad
-            products += grad * (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
-        inner = tl.sum(sums, 1)[:, None] / N
-        along = tl.sum(products, 1)[:, None] / N
-        for first in range(0, N, BN):
-            grad = load_rows(grad_ptr, row, first, R, N, 0.0, BN) * load_columns(weight_ptr, first, N, BN)
-            normal = (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
-            store_rows(out_ptr, (grad - inner - normal * along) * rstd, row, first, R, N, BN)
-
-
-@triton.jit
-def layer_norm_weights_kernel(
-    grad_ptr, x_ptr, mean_ptr, rstd_ptr, out_ptr, R, N, piece, BM: tl.constexpr, BN: tl.constexpr
-):  # fmt: skip
-    """What `piece` rows add to the gradients of weight and bias: out is (pieces, 2, N)."""
-    tiles = tl.cdiv(N, BN)
-    first = (tl.program_id(0) % tiles) * BN
-    p = (tl.program_id(0) // tiles).to(tl.int64)
-    weight = tl.zeros([BM, BN], tl.float32)
-    bias = tl.zeros([BM, BN], tl.float32)
-    for begin in range(p * piece, tl.minimum(p * piece + piece, R), BM):
-        row = begin + tl.arange(0, BM)
-        grad = load_rows(grad_ptr, row, first, R, N, 0.0, BN)
-        mean = tl.load(mean_ptr + row, row < R, other=0.0)[:, None]
-        rstd = tl.load(rstd_ptr + row, row < R, other=0.0)[:, None]
-        weight += grad * (load_rows(x_ptr, row, first, R, N, 0.0, BN) - mean) * rstd
-        bias += grad
-    column = first + tl.arange(0, BN)
-    out_ptr += p * 2 * N + column
-    tl.store(out_ptr, tl.sum(weight, 0), column < N)
-    tl.store(out_ptr + N, tl.sum(bias, 0), column < N)
-
-
 @lru_cache(PLANS)
 def _launch(kernel: Any, forms: tuple[Form, ...], options: tuple[Any, ...], device: Any) -> Launch:
     """kernel(*tensors, …, R, N, *options, WHOLE, BM, BN), a program for every BM rows of the first of the tensors, (R,N)."""
@@ -237,48 +141,20 @@ def _launch(kernel: Any, forms: tuple[Form, ...], options: tuple[Any, ...], devi
     return Launch(kernel, programs, rows, columns, *options, whole, bm, bn, num_warps=warps)
 
 
-def _run(kernel: Any, *tensors: Tensor, scalars: tuple[float, ...] = (), options: tuple[Any, ...] = ()) -> None:
+def run_rows(kernel: Any, *tensors: Tensor, scalars: tuple[float, ...] = (), options: tuple[Any, ...] = ()) -> None:
     _launch(kernel, tuple(map(form, tensors)), options, tensors[0].device)(*tensors, *scalars)
-
-
-@lru_cache(PLANS)
-def _weights_launch(forms: tuple[Form, ...], device: torch.device) -> tuple[Launch, int]:
-    """The launch of `layer_norm_weights_kernel`, and the number of its pieces."""
-    rows, columns = forms[0][0]
-    bm = min(TALL, triton.next_power_of_2(max(1, rows)))
-    bn = min(TALL * WIDTH // bm, triton.next_power_of_2(max(1, columns)))
-    tiles = ceil_div(columns, bn)
-    piece = ceil_div(ceil_div(rows, max(1, PIECES // max(1, tiles))), bm) * bm
-    pieces = ceil_div(rows, max(1, piece))
-    return Launch(layer_norm_weights_kernel, tiles * pieces, rows, columns, piece, bm, bn, num_warps=8), pieces
 
 
 def softmax(x: Tensor, out: Tensor, *, log: bool) -> None:
     """softmax or log_softmax of the rows of (R,N)."""
-    _run(softmax_kernel, x, out, options=(log,))
+    run_rows(softmax_kernel, x, out, options=(log,))
 
 
 def cross_entropy(x: Tensor, targets: Tensor, out: Tensor) -> None:
     """-log_softmax(x) at the target of each row: (R,N), (R) -> (R)."""
-    _run(cross_entropy_kernel, x, targets, out)
+    run_rows(cross_entropy_kernel, x, targets, out)
 
 
 def cross_entropy_backward(grad: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> None:
     """grad * (softmax(x) - onehot(targets)): (R), (R,N), (R) -> (R,N)."""
-    _run(cross_entropy_backward_kernel, x, grad, targets, out)
-
-
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, out: Tensor, mean: Tensor, rstd: Tensor) -> None:
-    """weight * (x - mean) * rstd + bias of the rows of (R,N), with mean and rstd (R), float32."""
-    _run(layer_norm_kernel, x, weight, bias, out, mean, rstd, scalars=(float(eps),))
-
-
-def layer_norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, out: Tensor, weights_out: Tensor
-) -> None:
-    """The gradient of x into `out` (R,N), those of weight and bias into `weights_out` (2,N)."""
-    _run(layer_norm_backward_kernel, grad, x, weight, mean, rstd, out)
-    launch, pieces = _weights_launch(tuple(map(form, (grad, x, mean, rstd))), x.device)
-    partial = torch.empty((pieces, 2 * x.shape[1]), dtype=torch.float32, device=x.device)
-    launch(grad, x, mean, rstd, partial)
-    reduce(partial, 1, pieces, partial.shape[1], weights_out)
+    run_rows(cross_entropy_backward_kernel, x, grad, targets, out)
