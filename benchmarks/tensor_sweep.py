@@ -18,7 +18,7 @@ from trigemm.lab.timing import interleaved
 from trigemm.tensor.cuda import CudaBackend
 
 TILES = [{"LOADS": loads, "WARPS": warps} for loads, warps in ((8, 4), (4, 4), (16, 4), (4, 8), (8, 8))]
-CUT = [{**tile, "CUT_WIDTH": width} for width, tile in product((128, 32, 64, 256), TILES)]
+WIDTHS = [{**tile, "NARROW": width} for width, tile in product((32, 64, 128), TILES)]
 PIECES = [{**tile, "PROGRAMS": programs} for programs, tile in product((1024, 512, 2048, 4096), TILES)]
 ROWS = [{"ELEMENTS": elements} for elements in (4096, 2048, 1024)]
 SWEPT = {
@@ -29,7 +29,7 @@ SWEPT = {
     "sum_axis1_of_4": (reduce, "_plan", PIECES),
     "sum_axis2_of_4": (reduce, "_plan", PIECES),
     "sum": (reduce, "_plan", PIECES),
-    "sum_axis0": (reduce, "_plan", CUT),
+    "sum_axis0": (reduce, "_plan", WIDTHS),
 }
 
 

@@ -54,17 +54,23 @@ def in_turn(
     items: Sequence[Item],
     begin: Callable[[Item], Begun],
     finish: Callable[[Item, Begun], None],
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Begin and finish items in some lanes, in turn: the next has begun before one is finished.
 
-    But where it has a lane of its own, the first is finished at once: what is queued sooner starts sooner.
+    But where it has a lane of its own, the first is finished at once: what is queued sooner starts sooner. What is to be queued
+    `meanwhile` is so once the first has begun.
     """
     begun: list[Begun] = []
+    if not items:
+        meanwhile()
     for number, item in enumerate(items):
         ahead = number + 1 if number == 0 and len(used) > 1 else min(number + 2, len(items))
         while number + len(begun) < ahead:
             coming = number + len(begun)
             with lanes[used[coming % len(used)]]:
                 begun.append(begin(items[coming]))
+            if coming == 0:
+                meanwhile()
         with lanes[used[number % len(used)]]:
             finish(item, begun.pop(0))

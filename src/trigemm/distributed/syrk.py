@@ -79,13 +79,17 @@ class Share:
         head, tail, peers, length = self._head, self._tail, self._dealt.peers, self._dealt.length
         a, out, of_head, of_tail = self._a, self._out, self._own(self._head), self._own(self._tail)
         below = out[:, of_tail, head.start : head.stop]
+        fetched = rounds(length, peers.size, peers.rank, self._fetched_rows())
         with Lanes(a.device, 0, -1, -1) as lanes:
-            self._multiply(of_tail, a[:, of_head], below)
-            with lanes[1]:
-                self._square(tail, half)
+
+            def own_products() -> None:
+                self._multiply(of_tail, a[:, of_head], below)
+                with lanes[1]:
+                    self._square(tail, half)
+
             with lanes[2]:
                 self._aside = self._place_aside()
-            in_turn(lanes, (2,), rounds(length, peers.size, peers.rank, self._fetched_rows()), self._fetch, self._use)
+            in_turn(lanes, (2,), fetched, self._fetch, self._use, own_products)
             with lanes[2]:
                 copy(self._aside, out[:, of_head, : head.start])
             for lane in (0, 1, 3):

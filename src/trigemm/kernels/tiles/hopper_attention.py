@@ -23,7 +23,7 @@ class HopperConfig(NamedTuple):
     limit            registers that a thread begins with
     registers        of a thread that multiplies
     load_registers   of one that does not
-    ahead            whether products run while powers are raised
+    ahead            whether products run while powers are raised; always in float32
     """
 
     together: int
@@ -124,7 +124,7 @@ def hopper_plan(
 
     arguments = (
         queries, keys, all_heads, heads, batch, all_heads // kv_heads, config.together, config.short, listed, fill,
-        config.slots, config.ahead, config.registers, config.load_registers, size,
+        config.slots, *(() if split else (config.ahead,)), config.registers, config.load_registers, size,
     )  # fmt: skip
     kernel = hopper_parts_kernel if split else hopper_kernel
     programs = ceil_div(queries, BM.value) * batch * heads

@@ -1,7 +1,8 @@
 """Causal attention with weights for Hopper in float32, forward: the passes of `hopper_kernel` with products of float16 parts.
 
 Keys and values have been split (see `parts`), and the ring has both parts of a tile side by side; a warpgroup splits its own
-queries. A product is three: the small ones gather in registers of their own, so that none waits for another to be scaled.
+queries. A product is three: the small ones gather in registers of their own, so that none waits for another to be scaled. The
+products of the next tile of scores run while the threads raise powers for the present one.
 
     q @ kᵀ = (high @ highᵀ + (high @ lowᵀ + low @ highᵀ) / 2^11) * unscale
 
@@ -96,7 +97,7 @@ def add_values(acc, weights, unscale_ptr, j, ring, full, empty, n, space, SLOTS:
 @gluon.jit
 def attend_parts(
     memory, block, shared, factor, T, S, all_heads, heads, batches, group,
-    PART: gl.constexpr, SLOTS: gl.constexpr, AHEAD: gl.constexpr, HS: gl.constexpr,
+    PART: gl.constexpr, SLOTS: gl.constexpr, HS: gl.constexpr,
 ):  # fmt: skip
     """A warpgroup: rows PART * ROWS on of the block."""
     o, w, stats_ptr, k_unscale_ptr, k_flags_ptr, v_unscale_ptr, v_flags_ptr, flags_ptr = memory
@@ -129,22 +130,15 @@ def attend_parts(
     OWN: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, zero.reshape([ROWS, BN // 8, 4, 2]).type.layout))
     top = gl.full([ROWS, 4], float("-inf"), gl.float32, OWN)
     total = gl.zeros([ROWS, 4], gl.float32, OWN)
-    if AHEAD:
-        started = start_scores(queries, ring, full, 0, zero, SLOTS, HS)
+    started = start_scores(queries, ring, full, 0, zero, SLOTS, HS)
     for n in range(inside):
         scale = gl.load(k_unscale_ptr + n)
-        if not AHEAD:
-            started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
         scores = finish_scores(started, unscale, scale, empty, n, SLOTS)
-        if AHEAD:
-            started = start_scores(queries, ring, full, n + 1, zero, SLOTS, HS)
+        started = start_scores(queries, ring, full, n + 1, zero, SLOTS, HS)
         top, total = add_sums(scores, top, total, factor, limit, columns, False)
     for n in range(inside, end):
         scale = gl.load(k_unscale_ptr + n)
-        if AHEAD:
-            if n > inside:
-                started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
-        else:
+        if n > inside:
             started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
         scores = finish_scores(started, unscale, scale, empty, n, SLOTS)
         top, total = add_sums(scores, top, total, factor, limit, n * BN + columns, True)
@@ -158,26 +152,19 @@ def attend_parts(
 
     acc = gl.zeros([ROWS, HS], gl.float32, OUT)
     space = gl.zeros([ROWS, HS], gl.float32, OUT)
-    if AHEAD:
-        started = start_scores(queries, ring, full, tiles, zero, SLOTS, HS)
+    started = start_scores(queries, ring, full, tiles, zero, SLOTS, HS)
     for j in range(inside):
         n = tiles + 2 * j
         scale = gl.load(k_unscale_ptr + j)
-        if not AHEAD:
-            started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
         scores = finish_scores(started, unscale, scale, empty, n, SLOTS)
-        if AHEAD:
-            started = start_scores(queries, ring, full, n + 2, zero, SLOTS, HS)
+        started = start_scores(queries, ring, full, n + 2, zero, SLOTS, HS)
         weights = weights_of(scores, factor, least, share, limit, columns, False)
         store_weights(w, weights, staging, batch, slot, row, j, PART)
         acc = add_values(acc, weights, v_unscale_ptr, j, ring, full, empty, n + 1, space, SLOTS, HS)
     for j in range(inside, end):
         n = tiles + 2 * j
         scale = gl.load(k_unscale_ptr + j)
-        if AHEAD:
-            if j > inside:
-                started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
-        else:
+        if j > inside:
             started = start_scores(queries, ring, full, n, zero, SLOTS, HS)
         scores = finish_scores(started, unscale, scale, empty, n, SLOTS)
         weights = weights_of(scores, factor, least, share, limit, j * BN + columns, True)
@@ -203,7 +190,7 @@ def attend_parts(
 def hopper_parts_kernel(
     q, k, k_low, v, v_low, o, w, stats_ptr, heads_ptr, k_unscale_ptr, k_flags_ptr, v_unscale_ptr, v_flags_ptr, flags_ptr,
     factor, inner, fill, T, S, all_heads, heads, batches, group, together, short,
-    LISTED: gl.constexpr, ZEROS: gl.constexpr, SLOTS: gl.constexpr, AHEAD: gl.constexpr,
+    LISTED: gl.constexpr, ZEROS: gl.constexpr, SLOTS: gl.constexpr,
     REGISTERS: gl.constexpr, LOAD_REGISTERS: gl.constexpr, HS: gl.constexpr,
 ):  # fmt: skip
     """REGISTERS, LOAD_REGISTERS: of a thread that multiplies, and of one that loads. HS is BN."""
@@ -233,8 +220,8 @@ def hopper_parts_kernel(
     shared = ring, full, empty, q_full, q_shared, staging
     gl.warp_specialize(
         [
-            (attend_parts, (memory, block, shared, factor, T, S, all_heads, heads, batches, group, 0, SLOTS, AHEAD, HS)),
-            (attend_parts, (memory, block, shared, factor, T, S, all_heads, heads, batches, group, 1, SLOTS, AHEAD, HS)),
+            (attend_parts, (memory, block, shared, factor, T, S, all_heads, heads, batches, group, 0, SLOTS, HS)),
+            (attend_parts, (memory, block, shared, factor, T, S, all_heads, heads, batches, group, 1, SLOTS, HS)),
             (load_tiles, (((k, k_low), (v, v_low), w), block, ring, full, empty, zeros, T, S, ZEROS, 2, SLOTS, HS)),
         ],
         [4, 1], [REGISTERS, LOAD_REGISTERS],

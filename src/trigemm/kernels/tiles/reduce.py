@@ -24,14 +24,11 @@ STEPS = tl.constexpr(64)
 LOADS = 8
 """Tiles along the axis that are loaded at a time."""
 
-WIDTHS = 512, 256, 128, 64, 32
-"""Columns of a tile: the more, the longer the runs of memory that a program reads. 32 of float32 are a cache line."""
-
-CUT_WIDTH = 128
-"""Columns of a tile where the axis is cut."""
+NARROW = 32
+"""Columns of a tile where the axis is long: of float32 a cache line. Where it is short, tiles are as wide as it lets them be."""
 
 WARPS, PROGRAMS = 4, 1024
-"""Warps of a program, and programs that narrower tiles or pieces make at most: 8 for each multiprocessor."""
+"""Warps of a program, and programs that pieces of the axis make at most: 8 for each multiprocessor."""
 
 SPREAD = 128
 """Programs at least, where tiles could be smaller: one for each multiprocessor."""
@@ -149,13 +146,12 @@ class Tile(NamedTuple):
 
 
 def tile_of(outer: int, n: int, inner: int, itemsize: int) -> Tile:
-    """Tiles of 16 bytes a thread, several where the axis is short: as wide as leaves enough programs, else the axis is cut."""
+    """Tiles of 16 bytes a thread, several where the axis is short; it is cut where there would be too few programs."""
     once, longest = WARPS * 512 // itemsize, triton.next_power_of_2(max(1, n))
-    width = next((width for width in WIDTHS if outer * ceil_div(inner, width) >= PROGRAMS), CUT_WIDTH)
-    width = min(width, once, triton.next_power_of_2(inner))
+    width = min(NARROW if longest * NARROW >= LOADS * once else once, triton.next_power_of_2(inner))
     length = min(once // width, longest)
     loads = min(LOADS, longest // length)
-    height = min(LOADS * once // (width * length * loads), triton.next_power_of_2(ceil_div(outer, SPREAD)))
+    height = min(max(1, LOADS // 2 * once // (width * length * loads)), triton.next_power_of_2(ceil_div(outer, SPREAD)))
     tiles = ceil_div(outer, height) * ceil_div(inner, width)
     pieces = min(PROGRAMS // tiles, LAST_TILES * length, ceil_div(n, 2 * length * loads)) if tiles <= COUNTERS else 1
     return Tile(height, length, width, loads, max(1, pieces))

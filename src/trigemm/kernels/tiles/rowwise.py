@@ -29,12 +29,12 @@ SPREAD = 128
 
 
 @triton.jit
-def load_rows(ptr, row, first, R, N, other, BN: tl.constexpr):
+def load_rows(ptr, row, first, R, N, other, BN: tl.constexpr, EVICT: tl.constexpr = "evict_first"):
     """Columns `first` to first + BN of rows `row` [BM], with `other` beyond the border: [BM, BN]."""
     column = first + tl.arange(0, BN)
     in_matrix = (row < R)[:, None] & (column < N)[None, :]
     place = ptr + (row * N)[:, None] + column[None, :]
-    return tl.load(place, in_matrix, other=other, eviction_policy="evict_first").to(tl.float32)
+    return tl.load(place, in_matrix, other=other, eviction_policy=EVICT).to(tl.float32)
 
 
 @triton.jit
@@ -77,7 +77,7 @@ def largest_and_sum_in_steps(x_ptr, row, R, N, BM: tl.constexpr, BN: tl.constexp
 def softmax_kernel(x_ptr, out_ptr, R, N, LOG: tl.constexpr, WHOLE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
     if WHOLE:
-        x = load_rows(x_ptr, row, 0, R, N, float("-inf"), BN)  # [BM, BN]
+        x = load_rows(x_ptr, row, 0, R, N, float("-inf"), BN, "")  # [BM, BN]
         largest, total = largest_and_sum(x)
         shifted = x - largest
         store_rows(out_ptr, shifted - tl.log(total) if LOG else tl.exp(shifted) / total, row, 0, R, N, BN)
