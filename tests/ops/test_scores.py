@@ -43,3 +43,13 @@ def test_packed_scores(fill):
 def test_the_default_scale():
     q = torch.randn(1, 1, 3, 16)
     assert torch.equal(trigemm.causal_scores(q, q), trigemm.causal_scores(q, q, scale=0.25))
+
+
+def test_gradients_lie_in_memory_as_the_operands_do():
+    """Else autograd would copy them."""
+    q, k = torch.randn(2, 4, 5, 8, requires_grad=True), torch.randn(2, 2, 7, 8, requires_grad=True)
+    grad = torch.randn(2, 4, 5, 7)
+    found = torch.autograd.grad(trigemm.causal_scores(q, k, fill=0.0), (q, k), grad)
+    expected = torch.autograd.grad(reference.causal_scores(q, k, fill=0.0), (q, k), grad.double())
+    assert [x.stride() for x in found] == [q.stride(), k.stride()]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

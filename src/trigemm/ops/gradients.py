@@ -50,7 +50,10 @@ class _Gemmt(_Rules):
         if ctx.needs_input_grad[0]:
             da = trmm(grad, b.mT, alpha, uplo, diagonal, "left", False, precision).sum_to_size(a.shape)
         if ctx.needs_input_grad[1]:
-            db = trmm(grad, a.mT, alpha, uplo, diagonal, "right", False, precision).sum_to_size(b.shape)
+            if b.stride(-2) == 1 != b.stride(-1):  # by columns, as the keys of scores: so the gradient will be, too
+                db = trmm(grad, a, alpha, uplo, diagonal, "left", True, precision).sum_to_size(b.mT.shape).mT
+            else:
+                db = trmm(grad, a.mT, alpha, uplo, diagonal, "right", False, precision).sum_to_size(b.shape)
         return da, db, None, None, None, None, None
 
     @staticmethod
