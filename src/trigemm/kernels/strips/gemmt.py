@@ -39,9 +39,12 @@ SHORT_DEPTH = 128
 SMALL_WORK = 2**22
 """Up to so many multiplications torch multiplies everything: the calls of strips would take longer."""
 
-SMALL_AT_WILL = ((256, 2**40), (512, 2**28), (2**40, 2**26))
-"""The same where the rest of `out` need not be kept and the inner size is short: for up to so many rows and columns, up to so
-many multiplications. What half of such a product would save is less than what some BLASes lose in smaller calls."""
+SMALL_AT_WILL = ((512, 2**40), (1024, 2**30), (2**40, 2**26))
+"""The same where the rest of `out` may hold anything and the inner size is short: for up to so many rows and columns, up to so
+many multiplications. What half of such a product would save is less than what a BLAS loses in smaller calls."""
+
+SMALL_TO_FILL = ((256, 2**40), (512, 2**28), (2**40, 2**26))
+"""The same where the rest is filled then."""
 
 SMALL, MANY = 192, 16
 """From so many matrices of at most so many rows and columns on, all of each is multiplied, by one call for many of them."""
@@ -201,7 +204,8 @@ def gemmt(
     work = out.numel() * depth
     small = work <= SMALL_WORK and rows * columns <= CACHED_ENTRIES
     if not keep and depth <= SHORT_DEPTH:
-        small = any(side <= longest and work <= most for longest, most in SMALL_AT_WILL)
+        sizes = SMALL_AT_WILL if fill is None else SMALL_TO_FILL
+        small = any(side <= longest and work <= most for longest, most in sizes)
     triangle = Triangle(rows, columns, "lower", diagonal)
     if small and out.dtype == sum_dtype(out.dtype) and torch_is_exact(out):
         _at_once(a, b, out, alpha, triangle, fill, keep)
