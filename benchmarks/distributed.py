@@ -6,8 +6,9 @@
 
 Causal attention with the weights of some heads, scores, and `syrk`, in bfloat16 on GPUs and float32 on CPUs. Each is first
 compared with one rank at a small size, and is not timed if it is wrong. Times are medians of the slowest rank, in milliseconds;
-the memory is the peak of the fullest rank, operands included. `computing_ms` is the same call with nothing sent; what it lacks
-to `ms` is the part of the communication that is not hidden, `communication_share`. `predicted_ms` is what the model in
+a GPU pauses before each call, so that the host is ahead of it, and `host_ms` is what the host took. The memory is the peak of the
+fullest rank, operands included. `computing_ms` is the same call with nothing sent; what it lacks to `ms` is the part of the
+communication that is not hidden, `communication_share`. `predicted_ms` is what the model in
 `trigemm.distributed.scale` makes of rates that are measured first: of one rank in problems of half the edge, of a fill, and of
 the link.
 
@@ -40,6 +41,8 @@ from trigemm.distributed.peers import Peers, Transfer
 from trigemm.lab import environment
 
 ASKED = {"speedup": 1.8, "memory_ratio": 0.55}
+PAUSE = 10**7
+"""Clock cycles that a GPU waits before a call, some 6 ms."""
 
 
 class Bench:
@@ -100,23 +103,22 @@ class Bench:
         return difference(*found)
 
     def clock(self, function: Callable[[], Any], repeats: int) -> float:
-        """The median time of a call in milliseconds."""
-        times = []
-        for attempt in range(repeats + 2):
+        """The median time of a call in milliseconds; `host_ms` is that of the host."""
+        times, host = [], []
+        for _ in range(repeats + 2):
             if self.on_gpu:
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                torch.cuda._sleep(PAUSE)
                 begin.record()
-                function()
+            start = time.perf_counter()
+            function()
+            host.append(1e3 * (time.perf_counter() - start))
+            if self.on_gpu:
                 end.record()
                 end.synchronize()
-                taken = begin.elapsed_time(end)
-            else:
-                start = time.perf_counter()
-                function()
-                taken = 1e3 * (time.perf_counter() - start)
-            if attempt >= 2:
-                times.append(taken)
-        return statistics.median(times)
+                times.append(begin.elapsed_time(end))
+        self.host_ms = statistics.median(host[2:])
+        return statistics.median(times[2:]) if self.on_gpu else self.host_ms
 
     def measured(self, case: str, shared: bool, *, silent: bool = False, edge: int | None = None) -> tuple[float, int]:
         """The time of a case and the peak of its memory: of all ranks together, or of one; `silent`: with nothing sent."""
@@ -215,11 +217,12 @@ class Bench:
                 raise SystemExit(f"{case}: differs from one rank by {difference:g}, so it is not timed")
             one_ms, one_peak = self.measured(case, False)
             own_ms, peak = self.measured(case, True)
+            own_host_ms = self.host_ms
             silent_ms, _ = self.measured(case, True, silent=True)
-            ms, computing, most = self.slowest(own_ms, silent_ms, peak)
+            ms, host, computing, most = self.slowest(own_ms, own_host_ms, silent_ms, peak)
             one, many = (share_of(ranks, machine, **self.sizes(case)) for ranks in (1, self.ranks))
             record = {"case": case, **shared, "sizes": self.sizes(case), "one_ms": one_ms, "ms": ms, "speedup": one_ms / ms}
-            record |= {"computing_ms": computing, "communication_share": max(0.0, 1 - computing / ms)}
+            record |= {"host_ms": host, "computing_ms": computing, "communication_share": max(0.0, 1 - computing / ms)}
             record |= {"one_peak_bytes": one_peak, "peak_bytes": int(most), "memory_ratio": most / one_peak if one_peak else None}
             record |= {"predicted_one_ms": 1e3 * one.time(machine), "predicted_ms": 1e3 * many.time(machine)}
             record |= {"predicted_communication_ms": 1e3 * many.communication(machine), "difference": difference, "asked": ASKED}

@@ -75,7 +75,7 @@ def _lines(request: str) -> str:
     rows = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     for line in (ROOT / "benchmarks" / name).read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
-        if all(str(record[field]) == value for field, value in conditions.items()):
+        if all(str(record.get(field)) == value for field, value in conditions.items()):
             cells = (f"{x:.4g}" if isinstance(x, float) else str(x) for x in (record[column] for column in columns))
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
