@@ -188,13 +188,14 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path, monkeypatch, sent):
 
 
 def test_a_disk_that_fills_up_is_no_traceback(tmp_path, monkeypatch):
-    def full(path, record):
+    def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records, "append", full)
-    done = bench(*SMALL, "--save", str(tmp_path / "records.jsonl"))
+    monkeypatch.setattr("os.fsync", full)
+    path = tmp_path / "records.jsonl"
+    done = bench(*SMALL, "--save", str(path))
     assert done.exit_code == 1
-    assert done.stderr == "error: cannot write records: No space left on device\n"
+    assert done.stderr == f"error: cannot write records to {path}: No space left on device\n"
 
 
 def test_a_device_that_fails_is_no_traceback(monkeypatch):

@@ -88,6 +88,19 @@ def test_out_receives_the_result_and_keeps_what_is_not_written():
     torch.testing.assert_close(trigemm.syrk(a, out=out), reference.syrk(a))
 
 
+@pytest.mark.parametrize("alpha", [NAN, math.inf, -math.inf, 0.0, 1e-40])
+@pytest.mark.parametrize("shape", [(5, 1024, 64), (20, 40, 8), (1, 9, 3)])
+def test_an_alpha_that_a_blas_would_take_for_another(shape, alpha):
+    a = torch.randn(shape)
+    a[0, 3, 1] = math.inf
+    expected = torch.matmul(a, a.mT) * alpha
+    for fill in (0.0, None):
+        found = trigemm.gemmt(a, a.mT, alpha=alpha, fill=fill)
+        torch.testing.assert_close(found.tril(), expected.tril(), equal_nan=True, atol=1e-38, rtol=1e-4)
+    found = trigemm.syrk(a, alpha=alpha, uplo="lower")
+    torch.testing.assert_close(found, expected.tril(), equal_nan=True, atol=1e-38, rtol=1e-4)
+
+
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(-10, 10), st.integers(1, 3), st.integers(0, 2**32))
 @settings(deadline=None, max_examples=50)
 def test_gradients_are_those_of_the_referee(m, n, diagonal, batch, seed):
@@ -289,6 +302,8 @@ REFUSED = [
     (lambda: trigemm.gemmt(a34, b45, out=torch.zeros(1, 5).expand(3, 5)), ValueError, "out overlaps itself"),
     (lambda: trigemm.gemmt(None, b45), TypeError, "a must be a torch.Tensor, got NoneType"),
     (lambda: trigemm.gemmt(a34, b45, alpha=10**400), ValueError, "alpha is beyond the range of a float"),
+    (lambda: trigemm.gemmt(a34, b45, alpha=1e39), ValueError, r"alpha 1e\+39 is beyond the range of torch.float32, in which"),
+    (lambda: trigemm.syrk(a34.half(), c=a34.half()[:, :3], beta=-1e39), ValueError, r"syrk: beta -1e\+39 is beyond the range"),
     (lambda: trigemm.gemmt(a34.half(), b45.half(), fill=-3e38), ValueError, r"fill -3e\+38 is beyond the range of torch.float16"),
     (lambda: trigemm.gemmt(a34, b45, out=torch.zeros(3, 5, dtype=torch.cfloat).conj().imag), ValueError, "negates lazily"),
     (

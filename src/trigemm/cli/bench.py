@@ -79,7 +79,9 @@ def bench(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     except OSError as error:
-        typer.echo(f"error: cannot write records: {error.strerror}", err=True)
+        if error.filename is None:  # standard output
+            raise
+        typer.echo(f"error: cannot write records to {error.filename}: {error.strerror}", err=True)
         raise typer.Exit(1) from None
     except RuntimeError as error:
         typer.echo(f"error: the device failed: {error}", err=True)
@@ -147,6 +149,13 @@ def _show(out: Console, problem: Problem, outcome: lab.Outcome, chosen: list[str
             f"{outcome.rounds} repeats{why} on {environment.device_name(problem.device)}; "
             f"floor {floor['floor_ms']:.4g} ms (bytes {floor['bytes_floor_ms']:.4g}, flops {floor['flops_floor_ms']:.4g})",
             highlight=False,
+        )
+    unsteady = [record["kernel"] for record in outcome.records if record["p20_ms"] and record["p80_ms"] > 3 * record["p20_ms"]]
+    if unsteady:
+        out.print(
+            f"times of {', '.join(unsteady)} differ more than threefold: so short a call says little on this machine",
+            highlight=False,
+            markup=False,
         )
     best = outcome.fastest(chosen)
     if best is None:

@@ -1,8 +1,12 @@
 """The `trigemm` command. Each subcommand is a file of its own."""
 
-from typing import Annotated
+import errno
+import os
+import sys
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import trigemm
 from trigemm.cli.bench import bench
@@ -11,7 +15,27 @@ from trigemm.cli.tiles import SizesCommand, tiles
 from trigemm.cli.traffic import app as traffic
 from trigemm.cli.verify import verify
 
+
+class Commands(TyperGroup):
+    """Where standard output cannot be written, one sentence; where its reader has gone, none."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        try:
+            try:
+                return super().main(*arguments, **options)
+            finally:
+                sys.stdout.flush()
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be flushed
+            if error.errno != errno.EPIPE:
+                print(f"error: cannot write to standard output: {error.strerror}", file=sys.stderr)
+            sys.exit(1)
+
+
 app = typer.Typer(
+    cls=Commands,
     help=trigemm.__doc__,
     no_args_is_help=True,
     add_completion=False,

@@ -113,17 +113,20 @@ def check_writable(path: Path) -> None:
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Adds one record to a file; it is on disk when this returns."""
+    """Adds one record to a file; it is on disk when this returns. The OSError of one that cannot be written names it."""
     line = encode(record).encode() + b"\n"
-    with path.open("a+b") as file:
-        # A process killed in the middle of a line leaves it unended: what follows must not be lost with it.
-        if file.tell() > 0:
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                line = b"\n" + line
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("a+b") as file:
+            # A process killed in the middle of a line leaves it unended: what follows must not be lost with it.
+            if file.tell() > 0:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    line = b"\n" + line
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def read(paths: Iterable[Path]) -> tuple[list[Record], list[Broken]]:

@@ -95,9 +95,9 @@ def causal_attention(
     _check_masks(q, k, key_lengths, key_mask)
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
-    check_scalars(OPERATION, scale=scale)
+    check_scalars(OPERATION, q.dtype, scale=scale)
     if softcap is not None:
-        check_scalars(OPERATION, softcap=softcap)
+        check_scalars(OPERATION, q.dtype, softcap=softcap)
         if not 0 < softcap < math.inf:
             raise ValueError(f"{OPERATION}: softcap must be positive and finite, got {softcap}; None leaves scores as they are")
     if window is not None:

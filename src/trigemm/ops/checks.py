@@ -88,22 +88,27 @@ def check_words(operation: str, *, uplo: str, uplos: Sequence[str], precision: s
         raise choice(operation, "precision", precision, (None, *PRECISIONS))
 
 
-def check_scalars(operation: str, **scalars: object) -> None:
-    """The scalars are real numbers that a float can hold."""
+def check_scalars(operation: str, dtype: torch.dtype, /, **scalars: object) -> None:
+    """The scalars are real numbers in the range in which products of a dtype are summed, or infinite, or NaN."""
+    sums = torch.float64 if dtype == torch.float64 else torch.float32
     for name, value in scalars.items():
         if not isinstance(value, Real):
             raise TypeError(f"{operation}: {name} must be a real number, got {type(value).__name__}")
         try:
-            float(value)
+            size = abs(float(value))
         except OverflowError:
             raise ValueError(f"{operation}: {name} is beyond the range of a float") from None
+        if torch.finfo(sums).max < size < math.inf:
+            raise ValueError(
+                f"{operation}: {name} {value} is beyond the range of {sums}, in which products of {dtype} are summed"
+            )
 
 
 def check_fill(operation: str, fill: float | None, dtype: torch.dtype) -> None:
     """`fill` is None, infinite, NaN, or within the range of the result's dtype."""
     if fill is None:
         return
-    check_scalars(operation, fill=fill)
+    check_scalars(operation, torch.float64, fill=fill)
     largest = torch.finfo(dtype).max
     if largest < abs(fill) < math.inf:
         raise ValueError(f"{operation}: fill {fill} is beyond the range of {dtype} ({largest:g}); -inf and inf work")

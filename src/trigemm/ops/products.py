@@ -53,7 +53,7 @@ def gemmt(
     """
     a, b = check_operands("gemmt", a=a, b=b)
     check_words("gemmt", uplo=uplo, uplos=TRIANGLES, precision=precision)
-    check_scalars("gemmt", alpha=alpha)
+    check_scalars("gemmt", a.dtype, alpha=alpha)
     check_fill("gemmt", fill, a.dtype)
     diagonal = checked_diagonal("gemmt", diagonal)
     shape = schema.gemmt_shape(a, b)
@@ -118,7 +118,7 @@ def trmm(
     """
     a, b = check_operands("trmm", a=a, b=b)
     check_words("trmm", uplo=uplo, uplos=TRIANGLES, precision=precision)
-    check_scalars("trmm", alpha=alpha)
+    check_scalars("trmm", a.dtype, alpha=alpha)
     diagonal = checked_diagonal("trmm", diagonal)
     if not isinstance(transpose, bool):
         raise TypeError(f"trmm: transpose must be a bool, got {type(transpose).__name__}")
@@ -171,7 +171,7 @@ def syrk(
     """
     a, c = check_operands("syrk", optional=("c",), a=a, c=c)
     check_words("syrk", uplo=uplo, uplos=("full", *TRIANGLES), precision=precision)
-    check_scalars("syrk", alpha=alpha, beta=beta)
+    check_scalars("syrk", a.dtype, alpha=alpha, beta=beta)
     shape = schema.syrk_shape(a)
     if c is None and beta != 0:
         raise ValueError(f"syrk: beta is {beta} and there is no c to multiply; give c, or leave beta at 0")

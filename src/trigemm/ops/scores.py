@@ -101,7 +101,7 @@ def _scores(
     check_words(operation, uplo="lower", uplos=("lower",), precision=precision)
     check_fill(operation, fill, q.dtype)
     if scale is not None:
-        check_scalars(operation, scale=scale)
+        check_scalars(operation, q.dtype, scale=scale)
     else:
         scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     parameters = scale, "lower", keys - queries, fill, precision

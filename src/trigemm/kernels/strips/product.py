@@ -8,7 +8,7 @@ work after an operation, would hold the cores that the BLAS's threads need. On o
 
 from collections.abc import Iterator
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 from struct import pack, unpack
 from typing import Any
 
@@ -103,13 +103,19 @@ def multiply(a: Array, b: Array, out: Array | None = None, alpha: float = 1.0) -
 
 
 def multiply_batch(a: Tensor, b: Tensor, out: Tensor | None = None, alpha: float = 1.0) -> Tensor:
-    """As `multiply`, with torch's BLAS on the CPU: (n,M,K) x (n,K,N) -> (n,M,N)."""
+    """As `multiply`, with torch's BLAS on the CPU: (n,M,K) x (n,K,N) -> (n,M,N).
+
+    That BLAS does not read operands that it would multiply by zero, and torch takes NaN for 1: then the product is scaled after.
+    """
     if out is None:
         out = torch.from_numpy(scratch("product", (*a.shape[:-1], b.shape[-1]), str(a.dtype).removeprefix("torch.")))
     piece = _piece(a, b)
-    torch.baddbmm(out, a[..., :piece], b[..., :piece, :], beta=0, alpha=alpha, out=out)
+    factor = alpha if torch.finfo(out.dtype).tiny <= abs(alpha) < inf else 1.0
+    torch.baddbmm(out, a[..., :piece], b[..., :piece, :], beta=0, alpha=factor, out=out)
     for begin in range(piece, a.shape[-1], piece):
-        out.baddbmm_(a[..., begin : begin + piece], b[..., begin : begin + piece, :], alpha=alpha)
+        out.baddbmm_(a[..., begin : begin + piece], b[..., begin : begin + piece, :], alpha=factor)
+    if alpha != factor:
+        out.mul_(alpha)
     return out
 
 

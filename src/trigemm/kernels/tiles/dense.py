@@ -5,6 +5,7 @@ have to copy is left to the tiles.
 """
 
 from functools import lru_cache
+from math import inf
 
 import torch
 from torch import Tensor
@@ -16,10 +17,14 @@ from trigemm.kernels.tiles.plan import PLANS
 def takes(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, alpha: float) -> bool:
     """Whether torch serves a product, and serves it as the tiles would.
 
-    With alpha = 0 a BLAS does not read its operands, and NaN in them would be lost; and asked to be deterministic, torch
-    refuses a BLAS that it knows nothing about.
+    Where alpha is 0, or would be in float32, a BLAS does not read its operands, and NaN in them would be lost; and asked to be
+    deterministic, torch refuses a BLAS that it knows nothing about.
     """
-    return alpha != 0 and _fits(a, b, c, device, diagonal) and not torch.are_deterministic_algorithms_enabled()
+    return (
+        torch.finfo(torch.float32).tiny <= abs(alpha) < inf
+        and _fits(a, b, c, device, diagonal)
+        and not torch.are_deterministic_algorithms_enabled()
+    )
 
 
 @lru_cache(PLANS)
