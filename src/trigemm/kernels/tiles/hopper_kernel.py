@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from trigemm.kernels.tiles.hopper_loads import BM, BN, ROWS, block_of, load_tiles, tiles_of
+from trigemm.kernels.tiles.hopper_loads import BM, BN, ROWS, block_of, load_queries, load_tiles, make_barriers, tiles_of
 
 BUFFERS = gl.constexpr(2)  # tiles of weights on their way to memory, of each warpgroup
 SCALARS = ["factor", "inner", "fill", "T", "S", "all_heads", "heads", "batches", "group", "together", "short"]
@@ -213,22 +213,13 @@ def hopper_kernel(
     staging = gl.allocate_shared_memory(w.dtype, [2 * BUFFERS, 1, 1, ROWS, BN], w.layout)
     q_shared = gl.allocate_shared_memory(q.dtype, [2, 1, 1, ROWS, HS], q.layout)
     zeros = gl.allocate_shared_memory(w.dtype, [1, 1, ROWS, BN], w.layout) if ZEROS else staging.index(0)
-    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(SLOTS):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=2)
-    for i in gl.static_range(2):
-        mbarrier.init(q_full.index(i), count=1)
+    full, empty, q_full = make_barriers(SLOTS)
     if ZEROS:
         LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
         zeros.reshape([ROWS, BN]).store(gl.zeros([ROWS, BN], gl.float32, LAYOUT).to(w.dtype))
     fence_async_shared()
     barrier()
-    for i in gl.static_range(2):
-        mbarrier.expect(q_full.index(i), ROWS * HS * 2)
-        tma.async_copy_global_to_shared(q, [block[0], block[2], block[4] + ROWS * i, 0], q_full.index(i), q_shared.index(i))
+    load_queries(q, block, q_full, q_shared, 1, ROWS * HS * 2)
     memory = o, w, stats_ptr
     shared = ring, full, empty, q_full, q_shared, staging
     gl.warp_specialize(

@@ -36,6 +36,29 @@ def block_of(T, heads, batches, heads_ptr, group, together, short, LISTED: gl.co
 
 
 @gluon.jit
+def make_barriers(SLOTS: gl.constexpr):
+    """Barriers that are not yet waited for: the ring's slots full and empty again, and the queries of each warpgroup there."""
+    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(SLOTS):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(empty.index(i), count=2)
+    for i in gl.static_range(2):
+        mbarrier.init(q_full.index(i), count=1)
+    return full, empty, q_full
+
+
+@gluon.jit
+def load_queries(q, block, q_full, into, STEP: gl.constexpr, BYTES: gl.constexpr):
+    """Start loading the queries of both warpgroups, BYTES each, into places STEP apart."""
+    for i in gl.static_range(2):
+        mbarrier.expect(q_full.index(i), BYTES)
+        at = [block[0], block[2], block[4] + ROWS * i, 0]
+        tma.async_copy_global_to_shared(q, at, q_full.index(i), into.index(i * STEP))
+
+
+@gluon.jit
 def tiles_of(row, rows: gl.constexpr, T, S):
     """How many tiles of keys the `rows` rows from `row` on see."""
     return gl.cdiv(gl.minimum(row + rows, T) + S - T, BN)

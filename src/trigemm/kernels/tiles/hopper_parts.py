@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from trigemm.kernels.tiles.hopper_kernel import BUFFERS, add_sums, barrier, joined, store_weights, take, weights_of
-from trigemm.kernels.tiles.hopper_loads import BM, BN, ROWS, block_of, load_tiles, tiles_of
+from trigemm.kernels.tiles.hopper_loads import BM, BN, ROWS, block_of, load_queries, load_tiles, make_barriers, tiles_of
 
 SCALARS = ["factor", "inner", "fill", "T", "S", "all_heads", "heads", "batches", "group", "together", "short"]
 LOW = gl.constexpr(2.0**-11)  # what a low part counts
@@ -199,23 +199,13 @@ def hopper_parts_kernel(
     staging = gl.allocate_shared_memory(w.dtype, [2 * BUFFERS, 1, 1, ROWS, BN], w.layout)
     q_shared = gl.allocate_shared_memory(k.dtype, [4, 1, 1, ROWS, HS], k.layout)
     zeros = gl.allocate_shared_memory(w.dtype, [1, 1, ROWS, BN], w.layout) if ZEROS else staging.index(0)
-    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    q_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(SLOTS):
-        mbarrier.init(full.index(i), count=1)
-        mbarrier.init(empty.index(i), count=2)
-    for i in gl.static_range(2):
-        mbarrier.init(q_full.index(i), count=1)
+    full, empty, q_full = make_barriers(SLOTS)
     if ZEROS:
         LAYOUT: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
         zeros.reshape([ROWS, BN]).store(gl.zeros([ROWS, BN], gl.float32, LAYOUT))
     fence_async_shared()
     barrier()
-    for i in gl.static_range(2):  # where tiles of weights will be
-        at = [block[0], block[2], block[4] + ROWS * i, 0]
-        mbarrier.expect(q_full.index(i), ROWS * HS * 4)
-        tma.async_copy_global_to_shared(q, at, q_full.index(i), staging.index(i * BUFFERS))
+    load_queries(q, block, q_full, staging, BUFFERS, ROWS * HS * 4)  # where tiles of weights will be
     memory = o, w, stats_ptr, k_unscale_ptr, k_flags_ptr, v_unscale_ptr, v_flags_ptr, flags_ptr
     shared = ring, full, empty, q_full, q_shared, staging
     gl.warp_specialize(
