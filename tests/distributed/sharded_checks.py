@@ -357,7 +357,8 @@ def other_placements_are_refused(mesh: DeviceMesh) -> None:
         words = f"{next(iter(option))} works only where the sequence is not sharded"
         refused(lambda: distributed.causal_attention(*[by_rows] * 3, **option), words)  # noqa: B023
     refused(lambda: distributed.causal_attention(*[by_rows] * 3, return_weights="columns"), "columns.* works only where")
-    refused(lambda: distributed.causal_scores(by_rows, by_rows, precision="low"), "precision must be one of", ValueError)
+    for wrong in ("low", ["high"]):
+        refused(lambda wrong=wrong: distributed.causal_scores(by_rows, by_rows, precision=wrong), "must be one of", ValueError)
     refused(lambda: distributed.syrk(square, replicate=True), "replicate is for", ValueError)
     refused(lambda: distributed.unshard_sequence(by_batch, 2), "must be sharded over dimension 2", ValueError)
     refused(lambda: distributed.shard_sequence(by_rows, dim=2), "must be replicated", ValueError)

@@ -1,7 +1,7 @@
 """What users call on sharded tensors. Where no sequence is sharded, these are the functions of trigemm itself."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -205,12 +205,17 @@ def _outline(x: Tensor) -> Outline:
     return x.shape, x.dtype
 
 
-@lru_cache(typed=True)
 def _shapes(operation: Callable[..., Any], *operands: Outline | None, **form: Any) -> list[torch.Size]:
     """Shapes of an operation's results: it is called with tensors without memory, and refuses of them what it would of real ones.
 
     Kept, for that takes longer than all else that is done before the first message.
     """
+    find = _kept_shapes if all(isinstance(x, Hashable) for x in form.values()) else _kept_shapes.__wrapped__
+    return find(operation, *operands, **form)
+
+
+@lru_cache(typed=True)
+def _kept_shapes(operation: Callable[..., Any], *operands: Outline | None, **form: Any) -> list[torch.Size]:
     found = operation(*(x and torch.empty(x[0], dtype=x[1], device="meta") for x in operands), **form)
     return [x.shape for x in (found if isinstance(found, tuple) else (found,))]
 
