@@ -6,6 +6,7 @@ The case is the reference's: 96 matrices of 1024 x 1024, inner dimension 64, ope
 
     all            load queries and keys, multiply, store
     same keys      one tile of keys, loaded once, serves the whole row
+    no products    tiles of keys are stored as they come, in place of results (where they have as many elements)
     no stores      everything but the stores
     stores         constants, stored in the same order; nothing is loaded or multiplied
     stores, cut    the same, but of tiles that the diagonal crosses the triangle's part alone, its last sectors in part
@@ -29,7 +30,7 @@ from trigemm.lab import environment, records
 from trigemm.lab.timing import interleaved
 
 MATRICES, LENGTH, DEPTH = 96, 1024, 64
-STAGES = ("all", "same keys", "no stores", "stores", "stores, cut")
+STAGES = ("all", "same keys", "no products", "no stores", "stores", "stores, cut")
 TILES = {torch.bfloat16: ((64, 128, 4), (128, 64, 4), (128, 128, 8)), torch.float32: ((64, 64, 4), (128, 64, 4), (64, 128, 4))}
 
 
@@ -43,18 +44,22 @@ def row_kernel(
     top = length - (tl.program_id(0) // matrices + 1) * BM  # the longest rows first
     rows = top + tl.arange(0, BM)  # [BM]
     c_ptr += matrix.to(tl.int64) * length * length
-    LOADS: tl.constexpr = STAGE == "all" or STAGE == "same keys" or STAGE == "no stores"
+    LOADS: tl.constexpr = STAGE == "all" or STAGE == "same keys" or STAGE == "no products" or STAGE == "no stores"
     if LOADS:
         q = q_desc.load([matrix, top, 0]).reshape(BM, DEPTH)
     if STAGE == "same keys":
         k = k_desc.load([matrix, top, 0]).reshape(BN, DEPTH)
+    if STAGE == "no products":
+        most = tl.max(tl.max(q, 1), 0)  # the queries are waited for, too
     largest = tl.zeros([BM, BN], tl.float32)
     for j in tl.range(0, tl.cdiv(top + BM, BN), num_stages=3):
-        if STAGE == "all" or STAGE == "no stores":
+        if STAGE == "all" or STAGE == "no products" or STAGE == "no stores":
             k = k_desc.load([matrix, j * BN, 0]).reshape(BN, DEPTH)
         acc = tl.full([BM, BN], 1.0, tl.float32)
         if STAGE == "same keys":
             acc = tl.dot(q, k.T, acc * j)  # of j, so that the product stays in the loop
+        elif STAGE == "no products":
+            acc = tl.maximum(k, most).reshape(BM, BN).to(tl.float32)
         elif LOADS:
             acc = tl.dot(q, k.T)
         columns = j * BN + tl.arange(0, BN)  # [BN]
@@ -111,12 +116,14 @@ def main():
         out = torch.empty(MATRICES, LENGTH, LENGTH, dtype=dtype, device="cuda")
         calls, variants = {"fill_": lambda out=out: out.fill_(1.0)}, {"fill_": {}}
         for (bm, bn, warps), by_tma, stage in product(tiles, (True, False), STAGES):
+            if stage == "no products" and bm != DEPTH:
+                continue
             out.fill_(float("nan"))
             launch(q, k, out, stage, by_tma, bm, bn, warps)
             check(q, k, out, stage)
             name = f"{bm}x{bn} {'by TMA' if by_tma else 'by threads'}, {stage}"
             calls[name] = lambda out=out, variant=(stage, by_tma, bm, bn, warps): launch(q, k, out, *variant)
-            variants[name] = {"block": (bm, bn), "num_warps": warps, "by_tma": by_tma, "stage": stage}
+            variants[name] = {"tile": f"{bm}x{bn}", "num_warps": warps, "by_tma": by_tma, "stage": stage}
         times = interleaved(calls, repeats=15, device="cuda")
         for name in sorted(calls, key=lambda each: times[each].median_ms):
             print(f"{times[name].median_ms * 1e3:7.1f} us  {str(dtype)[6:]} {name}")
