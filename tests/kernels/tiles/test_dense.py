@@ -40,7 +40,7 @@ def key(a: Tensor, b: Tensor, out: Tensor) -> tuple[object, ...]:
 @pytest.mark.parametrize("name", CASES)
 def test_writes_the_product_where_it_belongs_and_nothing_else(name: str) -> None:
     a, b, out = CASES[name]
-    assert dense.takes(*key(a, b, out), N + M, 0.5)
+    assert dense.takes(*key(a, b, out), N + M, "fill", 0.5)
     dense.plan(*key(a, b, out), N + M, "fill", "highest").run((a, b, out), 0.5, 0.0)
     torch.testing.assert_close(out.double(), 0.5 * a.double() @ b.double(), rtol=2e-3, atol=2e-2)
     assert out._base.isfinite().sum() == out.numel()
@@ -48,20 +48,29 @@ def test_writes_the_product_where_it_belongs_and_nothing_else(name: str) -> None
 
 def test_takes_what_is_whole_and_lies_as_a_blas_wants_it() -> None:
     a, b, out = noise(M, K), noise(K, N), noise(M, N)
-    assert dense.takes(*key(a, b, out), N - 1, 1.0)
-    assert not dense.takes(*key(a, b, out), N - 2, 1.0)  # one entry is missing
-    assert not dense.takes(*key(a, b, out), N - 1, 0.0)
-    assert not dense.takes(*key(a.float(), b.float(), out.float()), N - 1, 1.0)
-    assert not dense.takes(*map(form_of, (a, b, out)), torch.device("cpu"), N - 1, 1.0)
-    assert not dense.takes(*key(noise(M, 2 * K)[:, ::2], b, out), N - 1, 1.0)
-    assert not dense.takes(*key(a, b, noise(1, N).expand(M, N)), N - 1, 1.0)
+    assert dense.takes(*key(a, b, out), N - 1, "fill", 1.0)
+    assert not dense.takes(*key(a, b, out), N - 2, "fill", 1.0)  # one entry is missing
+    assert not dense.takes(*key(a, b, out), N - 1, "fill", 0.0)
+    assert not dense.takes(*key(a.float(), b.float(), out.float()), N - 1, "fill", 1.0)
+    assert not dense.takes(*map(form_of, (a, b, out)), torch.device("cpu"), N - 1, "fill", 1.0)
+    assert not dense.takes(*key(noise(M, 2 * K)[:, ::2], b, out), N - 1, "fill", 1.0)
+    assert not dense.takes(*key(a, b, noise(1, N).expand(M, N)), N - 1, "fill", 1.0)
     grouped = noise(3, 1, M, K).expand(3, 2, M, K), noise(3, 2, K, N), noise(3, 2, M, N)
-    assert not dense.takes(*key(*grouped), N - 1, 1.0)  # no single batch
+    assert not dense.takes(*key(*grouped), N - 1, "fill", 1.0)  # no single batch
     torch.use_deterministic_algorithms(True)
     try:
-        assert not dense.takes(*key(a, b, out), N - 1, 1.0)
+        assert not dense.takes(*key(a, b, out), N - 1, "fill", 1.0)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_takes_small_products_whose_rest_may_hold_anything() -> None:
+    a, b, out = noise(M, K), noise(K, N), noise(M, N)
+    assert [dense.takes(*key(a, b, out), 0, rest, 1.0) for rest in ("any", "keep", "fill")] == [True, False, False]
+    rows = dense.SMALL // N
+    for m in (rows, rows + 1):
+        operands = noise(m, K), b, noise(m, N)
+        assert dense.takes(*key(*operands), 0, "any", 1.0) == (m == rows)
 
 
 @pytest.mark.gpu

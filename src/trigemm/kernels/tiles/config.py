@@ -119,6 +119,7 @@ ROW_HALF = {
     True: RowConfig("tf32", (64, 128, 0), num_warps=4, num_stages=3, registers=128),
     False: RowConfig("tf32", (128, 128, 0), num_warps=8, num_stages=3, group=8, registers=128),
 }
+UNALIGNED_HALF = RowConfig("tf32", (64, 128, 0), num_warps=4, num_stages=3)
 ROW_FLOAT32 = {
     "highest": RowConfig("float16x2", (128, 64, 0), num_warps=4, num_stages=3, group=96, stores_by_tma=True),
     "high": RowConfig("float16", (128, 64, 0), num_warps=4, num_stages=3, group=96, stores_by_tma=True),

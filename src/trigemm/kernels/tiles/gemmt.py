@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from trigemm.kernels.tiles import dense, rows
+from trigemm.kernels.tiles import dense, rows, unaligned
 from trigemm.kernels.tiles.config import triangle_config
-from trigemm.kernels.tiles.descriptors import has_tma
+from trigemm.kernels.tiles.descriptors import addressable, has_tma
 from trigemm.kernels.tiles.multiply import store_flag, store_tile
 from trigemm.kernels.tiles.operand import (
     Batches,
@@ -183,13 +183,16 @@ def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: 
 def gemmt(
     a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str, keep: bool = True
 ) -> None:
-    """By rows of tiles where the inner dimension is short and TMA serves; by torch where nothing is left out; else by tiles."""
+    """By rows of tiles where the inner dimension is short and TMA serves; by torch where nothing is to be gained; else by tiles."""
     if out.numel() == 0:
         return
     m, n = out.shape[-2:]
     rest = "fill" if fill is not None else "keep" if keep else "any"
     key = form_of(a), form_of(b), form_of(out), out.device, max(-m, min(n, diagonal)), rest, precision
-    plan = rows.plan if rows.takes(*key[:4]) else dense.plan if dense.takes(*key[:5], alpha) else _plan
+    if rows.takes(*key[:4]):
+        plan = rows.plan if addressable(key[2]) or not unaligned.takes(key[2], rest) else unaligned.plan
+    else:
+        plan = dense.plan if dense.takes(*key[:6], alpha) else _plan
     plan(*key).run((a, b, out), alpha, 0.0 if fill is None else fill)
 
 
