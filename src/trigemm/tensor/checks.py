@@ -12,7 +12,7 @@ from trigemm.tensor.backend import DTYPES, FLOATS, Array, Backend
 
 def is_integer(x: object) -> bool:
     """Whether it is one of Python's integers or NumPy's; True and False are none."""
-    return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
+    return type(x) is int or isinstance(x, np.integer)
 
 
 def check_integer(operation: str, name: str, value: Any, least: int | None = None) -> int:
@@ -112,8 +112,10 @@ def check_broadcast(operation: str, a: Sequence[int], b: Sequence[int]) -> tuple
 def check_sizes(operation: str, sizes: Iterable[Any]) -> tuple[int, ...]:
     """The sizes of a shape as Python's integers; -1, where it means something, is one too."""
     shape = tuple(sizes)
-    if not all(map(is_integer, shape)) or any(size < -1 for size in shape):
-        raise TypeError(f"{operation}: sizes must be integers from 0 on; got {', '.join(map(repr, shape))}")
+    if {*map(type, shape)} <= {int}:
+        return shape
+    if not all(map(is_integer, shape)):
+        raise TypeError(f"{operation}: sizes must be integers; got {', '.join(map(repr, shape))}")
     return tuple(map(int, shape))
 
 

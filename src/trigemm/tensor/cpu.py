@@ -5,6 +5,7 @@ shares out among cores. What each primitive must give, tests write out in float6
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ SMALL_SQUARE = 2**17
 """Entries of a triangle's matrix below which all of it is computed, for a batch by one call."""
 
 Torch = torch.Tensor
+
+_copy = partial(np.array, order="C")
 
 _torch = torch.from_numpy
 """The same memory as a torch tensor, whose functions use all cores and vector units."""
@@ -100,7 +103,7 @@ class CpuBackend:
         return "CpuBackend()"
 
     def array(self, data: Array, dtype: str) -> Array:
-        return np.array(data, DTYPES[dtype], order="C")
+        return quietly(_copy, data, DTYPES[dtype])
 
     def numpy(self, a: Array) -> Array:
         view = a.view()

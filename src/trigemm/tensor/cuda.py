@@ -22,6 +22,7 @@ from trigemm.tensor.capture import Captured, Function
 from trigemm.tensor.cpu import from_host
 from trigemm.tensor.recording import Recording
 from trigemm.tensor.tensor import Tensor
+from trigemm.tensor.ufuncs import quietly
 
 Array = torch.Tensor
 
@@ -96,7 +97,7 @@ class CudaBackend:
 
     def array(self, data: np.ndarray[Any, Any], dtype: str) -> Array:
         narrow = "float32" if dtype == "bfloat16" else dtype  # NumPy has no bfloat16
-        host = torch.tensor(np.ascontiguousarray(data, narrow).reshape(data.shape)).to(dtype=self._dtype(dtype))
+        host = torch.tensor(quietly(np.ascontiguousarray, data, narrow).reshape(data.shape)).to(dtype=self._dtype(dtype))
         if self.device.type == "cuda":  # from pinned memory the copy is queued, and nothing waits for it
             return host.pin_memory().to(self.device, non_blocking=True)
         return host

@@ -79,8 +79,7 @@ class Tensor:
             outside = _no_int64(host)
             if outside.any():
                 raise ValueError(f"Tensor: {host[outside][0]} has no int64 value; replace it first")
-        with np.errstate(over="ignore", invalid="ignore"):
-            self.array: Array = self.backend.array(host, dtype)
+        self.array: Array = self.backend.array(host, dtype)
         self.node: Node | None = Node() if requires_grad and _has_gradient(dtype) else None
 
     @classmethod
@@ -230,7 +229,8 @@ class Tensor:
         if not -rows <= number < rows:
             raise IndexError(f"index {number} is outside an axis of size {rows}")
         begin = int(number) % rows
-        return apply(operations.slice_rows, self, begin=begin, end=begin + 1).reshape(self.shape[1:])
+        row = apply(operations.slice_rows, self, begin=begin, end=begin + 1)
+        return apply(operations.reshape, row, shape=self.shape[1:])
 
     def __neg__(self) -> "Tensor":
         return apply(operations.unary, self, code="neg")
