@@ -73,7 +73,7 @@ class Tensor:
             dtype = "int64" if whole else host.dtype.name if given else "float32"
         checks.check_dtype("Tensor", dtype)
         if host.dtype.kind not in "fiub":
-            raise TypeError(f"Tensor: elements must be numbers of at most 64 bits; got {host.dtype}")
+            raise TypeError(f"Tensor: elements must be real numbers of at most 64 bits; got {host.dtype}")
         checks.check_rank("Tensor", host.shape)
         if host.dtype.kind in "fu" and dtype == "int64":
             outside = _no_int64(host)
@@ -406,7 +406,8 @@ def _binary(code: str, a: Any, b: Any) -> Tensor:
 def _number(code: str, x: Any) -> float:
     if isinstance(x, (bool, int, float, np.integer, np.floating)):
         return checks.check_number(code, "the operand", int(x) if isinstance(x, bool) else x)
-    raise TypeError(f"{code}: operands must be tensors and numbers; got {type(x).__name__}; make it one with Tensor(x, backend)")
+    given = "torch.Tensor" if isinstance(x, torch.Tensor) else type(x).__name__
+    raise TypeError(f"{code}: operands must be tensors and numbers; got {given}; make it one with Tensor(x, backend)")
 
 
 def apply(operation: Callable[..., operations.Result], *arguments: Any, **parameters: Any) -> Tensor:
