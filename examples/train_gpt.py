@@ -15,21 +15,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
 
-import numpy as np
-from rich.progress import track
+try:
+    import numpy as np
+    from rich.progress import track
 
-from trigemm.tensor import (
-    Backend,
-    CpuBackend,
-    Tensor,
-    adamw,
-    causal_attention,
-    cross_entropy,
-    gather,
-    gradients,
-    layer_norm,
-    matmul,
-)
+    from trigemm.tensor import (
+        Backend,
+        CpuBackend,
+        Tensor,
+        adamw,
+        causal_attention,
+        cross_entropy,
+        gather,
+        gradients,
+        layer_norm,
+        matmul,
+    )
+except KeyboardInterrupt:  # importing takes seconds
+    raise SystemExit(130) from None
 
 Arrays = dict[str, np.ndarray]
 
@@ -126,14 +129,19 @@ class Trainer:
         return loss
 
     def save(self, path: Path, characters: str, losses: list[tuple[int, float]]) -> None:
-        """Write a checkpoint; an interruption leaves the old one whole."""
+        """Write a checkpoint; an interruption leaves the old one whole. FloatingPointError where a weight is not finite."""
         about = {"step": self.step, "config": asdict(self.config), "characters": characters, "losses": losses}
         groups = {"weights": self.weights, "m": self.m, "v": self.v}
         arrays = {f"{group}/{name}": x.numpy() for group, tensors in groups.items() for name, x in tensors.items()}
+        if not all(np.isfinite(x).all() for x in arrays.values()):
+            raise FloatingPointError(f"after step {self.step} weights are infinite or no numbers")
         partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as file:
-            np.savez(file, about=np.array(json.dumps(about)), **arrays)
-        os.replace(partial, path)
+        try:
+            with partial.open("wb") as file:
+                np.savez(file, about=np.array(json.dumps(about)), **arrays)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def load(self, path: Path, characters: str) -> list[tuple[int, float]]:
         """Go on from a checkpoint. Returns the losses until then; SystemExit where it is damaged or of another model."""
@@ -151,10 +159,18 @@ class Trainer:
                 for group in ("weights", "m", "v")
                 if same
             }
-        except (BadZipFile, EOFError, KeyError, OSError, TypeError, ValueError) as error:
-            raise SystemExit(f"{path}: the checkpoint cannot be read ({error}); {remedy}") from None
+        except (BadZipFile, EOFError, KeyError, NotImplementedError, OSError, TypeError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is damaged, or was not written by this program"
+            raise SystemExit(f"{path}: the checkpoint cannot be read: {reason}; {remedy}") from None
         if not same:
             raise SystemExit(f"{path}: the checkpoint is of another model or text; {remedy}")
+        for tensors in read.values():
+            for name, x in tensors.items():
+                if x.shape != self.m[name].shape or x.dtype != "float32":
+                    wanted = f"{self.m[name].shape} float32"
+                    raise SystemExit(f"{path}: in the checkpoint {name} is {x.shape} {x.dtype}, not {wanted}; {remedy}")
+                if not np.isfinite(x.numpy()).all():
+                    raise SystemExit(f"{path}: in the checkpoint {name} is infinite or no number in places; {remedy}")
         self.weights, self.m, self.v, self.step = read["weights"], read["m"], read["v"], step
         return losses
 
@@ -209,6 +225,12 @@ def main(arguments: list[str] | None = None) -> None:
     counts = ("steps", "batch", "positions", "layers", "heads", "width", "report_every", "save_every")
     if any(getattr(options, name) < 1 for name in counts) or options.width % options.heads:
         parser.error("counts must be at least 1, and --width a multiple of --heads")
+    if not 0 < options.lr < float("inf") or options.seed < 0 or options.sample < 0:
+        parser.error("--lr must be a finite number above 0, and --seed and --sample at least 0")
+    if options.checkpoint.suffix == ".png":
+        parser.error(f"--checkpoint: {options.checkpoint} is where the loss curve goes; name a file that does not end in .png")
+    if options.checkpoint.is_dir() or not os.access(options.checkpoint.parent, os.W_OK):
+        parser.error(f"--checkpoint: {options.checkpoint} cannot be written; name a file in a folder that is there")
     try:
         text = options.text.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -234,17 +256,24 @@ def main(arguments: list[str] | None = None) -> None:
     losses = trainer.load(options.checkpoint, characters) if options.checkpoint.exists() else []
     print(f"{sum(x.size for x in trainer.weights.values()):,} parameters, {len(data):,} characters, from step {trainer.step}")
 
+    if trainer.step >= options.steps:
+        print(f"{options.checkpoint} has {trainer.step} steps behind it; --steps {options.steps} asks for no more")
     try:
         for step in track(range(trainer.step, options.steps), description="training"):
             loss = trainer.train(draw_batch(data, options.batch, options.positions, options.seed, step))
             if step % options.report_every == 0 or step == options.steps - 1:
                 losses.append((step, loss.item()))
-            if trainer.step % options.save_every == 0:
+            if trainer.step % options.save_every == 0 or trainer.step == options.steps:
                 trainer.save(options.checkpoint, characters, losses)
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on from the last checkpoint, {options.checkpoint}")
         raise SystemExit(130) from None
-    trainer.save(options.checkpoint, characters, losses)
+    except FloatingPointError as error:
+        raise SystemExit(f"{error}; the last checkpoint is left as it was; a smaller --lr may help") from None
+    except OSError as error:
+        raise SystemExit(
+            f"{options.checkpoint}: the checkpoint cannot be written ({error.strerror}); an older one stays"
+        ) from None
     if losses:
         print(f"loss {losses[0][1]:.4f} at step {losses[0][0]}, {losses[-1][1]:.4f} at step {losses[-1][0]}")
         plot(losses, options.checkpoint.with_suffix(".png"))
@@ -252,4 +281,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

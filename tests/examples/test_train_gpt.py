@@ -147,6 +147,51 @@ def test_a_damaged_checkpoint_is_refused_and_kept(gpt, tmp_path, damage):
     assert path.read_bytes() == damaged
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x[:-1], r"norm\.bias is \(15,\) float32, not \(16,\) float32; delete it"),
+        (lambda x: x.astype(np.float16), r"norm\.bias is \(16,\) float16"),
+        (lambda x: x * np.nan, r"norm\.bias is infinite or no number in places; delete it"),
+        (lambda x: x.astype(str), "cannot be read: it is damaged, or was not written by this program; delete it"),
+    ],
+)
+def test_a_checkpoint_with_another_array_is_refused(gpt, tmp_path, change, words):
+    arrays = run(gpt, tmp_path, 2)
+    np.savez(tmp_path / "gpt.npz", **arrays | {"m/norm.bias": change(arrays["m/norm.bias"])})
+    with pytest.raises(SystemExit, match=words):
+        run(gpt, tmp_path, 4)
+
+
+def test_weights_that_are_no_numbers_overwrite_nothing(gpt, tmp_path, monkeypatch):
+    run(gpt, tmp_path, 2)
+    good = (tmp_path / "gpt.npz").read_bytes()
+    monkeypatch.setattr(gpt, "gradients", lambda loss, weights: [x * float("nan") for x in weights])
+    with pytest.raises(SystemExit, match="after step 4 weights are infinite or no numbers; the last checkpoint is left"):
+        run(gpt, tmp_path, 4)
+    assert (tmp_path / "gpt.npz").read_bytes() == good
+
+
+def test_an_interrupted_save_leaves_no_part(gpt, tmp_path, monkeypatch, capsys):
+    def interrupted(file, **arrays):
+        file.write(b"part")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpt.np, "savez", interrupted)
+    with pytest.raises(SystemExit):
+        run(gpt, tmp_path, 2)
+    assert "interrupted" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_a_checkpoint_with_more_steps_is_told_of_and_kept(gpt, tmp_path, capsys):
+    run(gpt, tmp_path, 4)
+    kept = (tmp_path / "gpt.npz").read_bytes()
+    run(gpt, tmp_path, 3)
+    assert "gpt.npz has 4 steps behind it; --steps 3 asks for no more" in capsys.readouterr().out
+    assert (tmp_path / "gpt.npz").read_bytes() == kept
+
+
 def test_a_checkpoint_of_another_model_is_refused(gpt, tmp_path):
     run(gpt, tmp_path, 2)
     with pytest.raises(SystemExit, match="another model"):
@@ -159,6 +204,12 @@ def test_a_checkpoint_of_another_model_is_refused(gpt, tmp_path):
         (["--width=10", "--heads=4"], "multiple of --heads"),
         (["--steps=0"], "at least 1"),
         (["--text=absent.txt"], "--text: "),
+        (["--lr=nan"], "--lr must be a finite number above 0"),
+        (["--lr=-1"], "--lr must be"),
+        (["--seed=-1"], "--seed and --sample at least 0"),
+        (["--checkpoint=model.png"], "model.png is where the loss curve goes"),
+        (["--checkpoint=absent/gpt.npz"], "gpt.npz cannot be written; name a file in a folder that is there"),
+        (["--checkpoint=."], "cannot be written"),
     ],
 )
 def test_bad_arguments(gpt, arguments, words, capsys):

@@ -194,3 +194,23 @@ def test_what_gradients_refuses():
         gradients(x * x, [x])
     with pytest.raises(ValueError, match="requires_grad=True"):
         gradients(x.sum(), [Tensor([1.0])])
+
+
+def test_all_of_the_gradient_of_a_maximum_is_a_nans(backend):
+    """As in torch."""
+    values, others = [float("nan"), 1.0, float("nan")], [1.0, float("nan"), 0.0]
+    a, b = (Tensor(x, backend, requires_grad=True) for x in (values, others))
+    theirs = [torch.tensor(x, requires_grad=True) for x in (values, others)]
+    torch.maximum(*theirs).sum().backward()
+    for ours, t in zip(gradients(a.maximum(b).sum(), [a, b]), theirs, strict=True):
+        assert ours.numpy().tolist() == t.grad.tolist()
+    assert gradients(a.maximum(1.0).sum(), [a])[0].numpy().tolist() == [1.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda x: gradients((x * x).sum(), [x])[0].sum(), lambda x: x.detach().sum(), lambda x: (x < 1.5).sum()]
+)
+def test_a_loss_without_history_has_no_gradients(loss, backend):
+    x = Tensor([1.0, 2.0], backend, requires_grad=True)
+    with pytest.raises(ValueError, match="gradients: the output has no history"):
+        gradients(loss(x), [x])

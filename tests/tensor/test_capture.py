@@ -107,7 +107,7 @@ def test_checked_indices_are_refused(device):
         checked.capture(gather, x, i)
 
 
-@pytest.mark.parametrize("result", [None, 1.0, [1.0], "x"])
+@pytest.mark.parametrize("result", [None, 1.0, [1.0], "x", []])
 def test_what_is_no_tensor_is_no_result(result, cuda, x):
     with pytest.raises(TypeError, match="must return a Tensor or a sequence of them; got"):
         cuda.capture(lambda x: result, x)
@@ -170,3 +170,11 @@ def test_a_replay_waits_for_nothing(cuda, x):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert np.array_equal(y.numpy(), 2 * x.numpy())
+
+
+def test_gradients_do_not_pass_through_a_replay(cuda, x):
+    x = x.detach(requires_grad=True)
+    y = cuda.capture(lambda x: x * 2.0, x)(x)
+    for loss, wanted in ((y.sum(), x), (y.sum() + x.sum(), x), ((y * y).sum(), y)):
+        with pytest.raises(ValueError, match="do not pass through a replay; take them in the captured function"):
+            gradients(loss, [wanted])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trigemm.tensor import CpuBackend, Tensor, cross_entropy, gather, layer_norm, scatter_add
+from trigemm.tensor import CpuBackend, Tensor, cross_entropy, gather, gemmt, layer_norm, scatter_add, syrk, trmm
 from trigemm.tensor.cuda import CudaBackend
 
 pytestmark = [
@@ -235,3 +235,47 @@ def test_scatter_add_has_the_same_bits_in_every_run(cuda):
     assert all(np.array_equal(scatter_add(x, i, 97).numpy(), first) for _ in range(5))
     exact = torch.zeros(97, 64, dtype=torch.float64, device="cuda").index_add_(0, indices, updates.double())
     assert np.abs(first - exact.cpu().numpy()).max() <= 1e-5 * 2000
+
+
+def test_logits_without_columns_have_no_losses(device):
+    x, targets = Tensor(np.ones((2, 0), np.float32), CudaBackend(device)), Tensor([0, 0], CudaBackend(device))
+    assert np.isnan(cross_entropy(x, targets).item())
+    checked = CudaBackend(device, checked=True)
+    with pytest.raises(IndexError, match="cross_entropy: index 0"):
+        cross_entropy(x.to(checked), targets.to(checked))
+
+
+def test_the_interpreter_does_not_multiply_bfloat16(device):
+    if device != "cpu":
+        pytest.skip("a GPU does")
+    x = Tensor([[1.5]], CudaBackend(device), dtype="bfloat16")
+    for product in (lambda: x @ x, lambda: gemmt(x, x), lambda: trmm(x, x), lambda: syrk(x)):
+        with pytest.raises(TypeError, match="Triton's interpreter does not multiply bfloat16; give float32, or a GPU"):
+            product()
+    assert ((x + x) * 0.5).item() == 1.5
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_every_precision_computes(precision, device):
+    x = Tensor([[1.5]], CudaBackend(device, precision=precision))
+    assert (x @ x).item() == 2.25
+
+
+@pytest.mark.parametrize("name", ["meta", "foo", 3, None, "cuda:99"])
+def test_other_devices_are_refused(name):
+    with pytest.raises(ValueError, match=r"CudaBackend: (the device must be 'cuda', 'cuda:1'|PyTorch finds no|there are)"):
+        CudaBackend(name)
+
+
+def test_other_options_are_refused(device):
+    with pytest.raises(ValueError, match="the precision must be 'highest', 'high' or 'medium'; got 'bogus'"):
+        CudaBackend(device, precision="bogus")
+    with pytest.raises(TypeError, match="checked must be True or False"):
+        CudaBackend(device, checked=None)
+
+
+@pytest.mark.gpu
+def test_memory_of_the_host_is_refused_whatever_its_strides(cuda):
+    for data in (np.ones((2, 3), np.float32)[::-1], np.ones(3, np.float32)):
+        with pytest.raises(ValueError, match="the memory is on cpu, the backend on cuda:0"):
+            Tensor.from_dlpack(data, cuda)

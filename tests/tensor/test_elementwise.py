@@ -137,3 +137,38 @@ def test_cast(to, inputs):
 def test_a_nan_is_no_index(backend):
     indices = Tensor([0.0, float("nan"), 1.9], backend).cast("int64")
     assert indices.numpy().tolist() == [0, -(2**63), 1]
+
+
+@pytest.mark.parametrize("code", ["add", "sub", "mul", "div"])
+@pytest.mark.parametrize("number", [1e5, 1e-8, -0.1])
+def test_numbers_beside_half_precision_are_float32(code, number, backend, near):
+    """Rounded to float16, they would be infinite, 0, or less exact."""
+    ours, theirs = BINARY[code]
+    values = np.array([60000.0, 2e-3, -1.5], np.float16)
+    x, exact = Tensor(values, backend), torch.tensor(values.astype(np.float64))
+    for result, wanted in ((ours(x, number), theirs(exact, number)), (ours(number, x), theirs(number + 0 * exact, exact))):
+        assert result.dtype == "float16"
+        near(result.numpy(), wanted.numpy().astype(np.float16), rtol=1e-3, magnitude=1e-4)
+
+
+def test_a_number_is_compared_in_the_dtype_of_the_elements(backend):
+    x = Tensor([0.1], backend, dtype="float16")
+    assert x.equal(0.1).item() == 1.0
+    assert (x < 1e5).item() == 1.0
+
+
+def test_zeros_have_signs(backend):
+    zero = Tensor([0.0], backend)
+    assert (1.0 / (-zero)).item() == -np.inf
+    assert (1.0 / -(zero * -1.0)).item() == np.inf
+
+
+def test_numbers_that_are_zero_have_signs(backend):
+    if backend.name == "cuda" and backend.device.type == "cpu":
+        pytest.skip("Triton's interpreter takes -0.0 for 0.0")
+    one = Tensor([1.0], backend)
+    assert (one / 0.0).item() == np.inf  # first, so that nothing that is kept for 0.0 serves -0.0
+    assert (one / -0.0).item() == -np.inf
+    zero, column = one * -0.0, Tensor([[0.0], [0.0]], backend)
+    for negative in (zero, zero + (-0.0), zero - 0.0, column.masked_fill(one, -0.0), one.masked_fill(one, -0.0)):
+        assert np.signbit(negative.numpy()).all()

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trigemm.tensor import Tensor, causal_attention, gemmt, matmul, syrk, trmm
+from trigemm.tensor import Tensor, causal_attention, gemmt, gradients, matmul, syrk, trmm
 
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning")  # NumPy's, in Triton's interpreter
 
@@ -82,3 +82,18 @@ def test_causal_attention(cached, inputs, agrees):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     agrees(causal_attention(q, k, v), theirs, q, k, v, magnitude=3.0)
+
+
+@pytest.mark.parametrize(("left", "right"), [((2, 3, 0), (0, 4)), ((2, 0, 3), (3, 4)), ((2, 3, 4), (4, 0)), ((0, 3, 4), (4, 2))])
+def test_empty_batches_times_a_matrix(left, right, backend):
+    a, b = (Tensor(np.ones(shape, np.float32), backend, requires_grad=True) for shape in (left, right))
+    product = a @ b
+    assert np.array_equal(product.numpy(), np.ones(left) @ np.ones(right))
+    assert [x.shape for x in gradients(product.sum(), [a, b])] == [left, right]
+
+
+def test_alpha_is_applied_before_rounding_to_half_precision(backend):
+    """The product alone would be infinite."""
+    x = Tensor(np.full((16, 16), 100.0), backend, dtype="float16")
+    for result in (gemmt(x, x, alpha=1e-3), trmm(x, x, alpha=1e-3), syrk(x, alpha=1e-3)):
+        assert abs(result.numpy()[15, 0] / 160 - 1) < 1e-3

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trigemm.tensor import Tensor
+from trigemm.tensor import Tensor, gradients
 
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning")  # NumPy's, in Triton's interpreter
 
@@ -47,3 +47,14 @@ def test_reductions_of_long_axes(shape, inputs, agrees):
         agrees(x.max(1), lambda x: x.amax(1), x)
     broken = Tensor(np.where(np.arange(x.size).reshape(shape) == x.size - 1, np.nan, x.numpy()), x.backend)
     assert np.isnan(broken.max(1).numpy()).sum() == 1
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_only_the_mean_is_rounded_to_half_precision(axis, backend):
+    """The sum would be infinite."""
+    x = Tensor(np.full(3000, 100.0), backend, dtype="float16", requires_grad=True)
+    mean = x.mean(axis)
+    assert (mean.dtype, mean.item()) == ("float16", 100.0)
+    gradient = gradients(mean, [x])[0]
+    assert gradient.dtype == "float16"
+    assert np.array_equal(gradient.numpy(), np.full(3000, 1 / 3000, np.float16))

@@ -1,6 +1,6 @@
 """Reverse-mode gradients: what made a tensor, and the walk back from a result to what it was made of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -28,14 +28,23 @@ class Node:
 def gradients(output: "Tensor", inputs: "Sequence[Tensor]") -> "list[Tensor]":
     """The gradient of a tensor with one element, for each of `inputs`; zeros for one that it does not depend on.
 
+    Gradients have no history, so there are none of gradients; nor has what a captured function returns (take them inside it).
+
     Raises:
-        ValueError: `output` has more than one element, or an input does not require a gradient.
+        TypeError: `output` is no tensor, or `inputs` are no sequence of them.
+        ValueError: `output` has more than one element or no history, or an input does not require a gradient.
 
     >>> from trigemm.tensor import Tensor
     >>> x = Tensor([1.0, 2.0, 3.0], requires_grad=True)
     >>> gradients((x * x).sum(), [x])
     [Tensor([2., 4., 6.], shape=(3,), dtype=float32, backend=cpu)]
     """
+    from trigemm.tensor.tensor import Tensor  # which imports this file
+
+    several = isinstance(inputs, Iterable) and not isinstance(inputs, Tensor)
+    inputs = list(inputs) if several else []
+    if not several or not all(isinstance(x, Tensor) for x in (output, *inputs)):
+        raise TypeError("gradients: give a tensor, and a list of the tensors whose gradients are wanted: gradients(loss, [x])")
     if output.size != 1:
         raise ValueError(
             f"gradients: the output must have one element; got shape {output.shape}; take a sum or a mean of it first"
@@ -43,13 +52,15 @@ def gradients(output: "Tensor", inputs: "Sequence[Tensor]") -> "list[Tensor]":
     for x in inputs:
         if x.node is None:
             raise ValueError("gradients: an input does not require a gradient; make it with Tensor(…, requires_grad=True)")
+    if output.node is None:
+        raise ValueError(
+            "gradients: the output has no history, as none of what it was made of requires a gradient; "
+            "gradients and detached tensors have none"
+        )
     backend = output.backend
     wanted = {x.node.number for x in inputs if x.node is not None}
-    found: dict[int, Array] = {}
-    pending: list[tuple[int, Node]] = []
-    if output.node is not None:
-        heappush(pending, (-output.node.number, output.node))
-        found[output.node.number] = backend.full(output.shape, 1.0, output.dtype)
+    found: dict[int, Array] = {output.node.number: backend.full(output.shape, 1.0, output.dtype)}
+    pending: list[tuple[int, Node]] = [(-output.node.number, output.node)]
     while pending:
         node = heappop(pending)[1]
         grad = found[node.number] if node.number in wanted else found.pop(node.number)

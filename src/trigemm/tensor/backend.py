@@ -55,7 +55,8 @@ class Backend(Protocol):
         """`code` of each element: neg -x, exp, log, sqrt, tanh, or gelu x/2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))."""
 
     def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
-        """`code` of each pair of elements of two arrays that broadcast; one of them may be a number.
+        """`code` of each pair of elements of two arrays that broadcast; one of them may be a number. Beside half precision it is
+        a float32, but compared in the dtype of the array.
 
         add, sub, mul, div, maximum (NaN if either is); less, less_equal, equal give 1 or 0 in the dtype of `a`; masked_fill gives
         `param` where `b` is not 0, else `a`; gelu_backward gives a * gelu'(b).

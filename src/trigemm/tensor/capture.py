@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trigemm.tensor.autograd import Node
+from trigemm.tensor.backend import Array
+from trigemm.tensor.operations import Gradient
 from trigemm.tensor.recording import Recording
 from trigemm.tensor.tensor import Tensor
 
@@ -35,11 +38,12 @@ class Captured:
         self._outside = recording.outside  # the graph reads them where they lie
         self._is_one = isinstance(result, Tensor)
         results = [result] if isinstance(result, Tensor) else result
-        if not isinstance(results, (tuple, list)) or not all(isinstance(x, Tensor) for x in results):
-            raise TypeError(f"capture: the function must return a Tensor or a sequence of them; got {type(result).__name__}")
+        if not isinstance(results, (tuple, list)) or not results or not all(isinstance(x, Tensor) for x in results):
+            given = type(result).__name__ if result else repr(result)
+            raise TypeError(f"capture: the function must return a Tensor or a sequence of them; got {given}")
         self._results = [x.array for x in results]
         self._grouped_results = _by_dtype(self._results)
-        self._leaves = [x.node is not None and x.node.pull is None for x in results]
+        self._have_history = [None if x.node is None else x.node.pull is not None for x in results]  # None: no gradient at all
 
     def _record(self, function: Function, inputs: Sequence[Tensor]) -> tuple[Callable[[], None], Any]:
         """What replays the function on the same inputs, and what it returned: its results, after each replay."""
@@ -113,8 +117,15 @@ class Captured:
                 fresh[place] = copy
         if stream is not None:
             self._done.record(stream)
-        tensors = [Tensor.of(array, self._backend, requires_grad=leaf) for array, leaf in zip(fresh, self._leaves, strict=True)]
+        tensors = [Tensor.of(array, self._backend) for array in fresh]
+        for x, has_history in zip(tensors, self._have_history, strict=True):
+            x.node = None if has_history is None else Node(pull=_refuse if has_history else None)
         return tensors[0] if self._is_one else tensors
+
+
+def _refuse(grad: Array) -> tuple[Gradient, ...]:
+    """The pullback of a result whose history is the recording's: gradients through a replay would silently lack it."""
+    raise ValueError("gradients: they do not pass through a replay; take them in the captured function, and return them")
 
 
 def _by_dtype(arrays: Sequence[torch.Tensor]) -> list[list[int]]:

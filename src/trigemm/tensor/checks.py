@@ -1,11 +1,58 @@
 """What the operations accept. Each refusal names the operation, what was given, and what would work."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from trigemm.layout import RANK, broadcast_shape
 from trigemm.tensor.backend import DTYPES, FLOATS, Array, Backend
+
+
+def is_integer(x: object) -> bool:
+    """Whether it is one of Python's integers or NumPy's; True and False are none."""
+    return type(x) is int or isinstance(x, np.integer)
+
+
+def check_integer(operation: str, name: str, value: Any, least: int | None = None) -> int:
+    """An integer, of Python or NumPy, that is not below `least`."""
+    if not is_integer(value):
+        raise TypeError(f"{operation}: {name} must be an integer; got {value!r}")
+    if least is not None and value < least:
+        raise ValueError(f"{operation}: {name} must be at least {least}; got {value}")
+    return int(value)
+
+
+def check_number(operation: str, name: str, value: Any) -> float:
+    """A real number, of Python or NumPy; True and False are none."""
+    if type(value) is float:
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{operation}: {name} must be a number; got {value if value is None else type(value).__name__}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{operation}: {name} is beyond a float, which reaches to 1.8e308") from None
+
+
+def check_flag(operation: str, name: str, value: Any) -> bool:
+    """True or False, and nothing that only counts as such."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{operation}: {name} must be True or False; got {value!r}")
+    return bool(value)
+
+
+def check_code(code: str, codes: Collection[str]) -> None:
+    """One of the codes that the contract lists."""
+    if code not in codes:
+        raise ValueError(f"{code}: no such operation; there are {', '.join(codes)}")
+
+
+def check_backend(operation: str, backend: Any) -> None:
+    """An object that computes, not its name or its class."""
+    if isinstance(backend, type) or not hasattr(backend, "binary"):
+        raise TypeError(f"{operation}: the backend must be one such as CpuBackend() or CudaBackend(); got {backend!r}")
 
 
 def check_rank(operation: str, shape: Sequence[int]) -> None:
@@ -37,9 +84,17 @@ def check_indices(operation: str, backend: Backend, indices: Array) -> None:
 
 def check_axis(operation: str, axis: Any, rank: int) -> int:
     """The axis, counted from the front."""
-    if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank:
+    if rank == 0:
+        raise ValueError(f"{operation}: a tensor of shape () has no axis {axis!r}; leave it out")
+    if not is_integer(axis) or not -rank <= axis < rank:
         raise ValueError(f"{operation}: axis must be an integer from {-rank} to {rank - 1} for {rank} axes; got {axis!r}")
-    return axis % rank
+    return int(axis) % rank
+
+
+def check_maximum(shape: Sequence[int], axis: int) -> None:
+    """The axis has elements, of which one is the largest."""
+    if shape[axis] == 0:
+        raise ValueError(f"max: axis {axis} of shape {tuple(shape)} is empty; only a sum has a value there")
 
 
 def check_broadcast(operation: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -52,6 +107,16 @@ def check_broadcast(operation: str, a: Sequence[int], b: Sequence[int]) -> tuple
             f"{operation}: shapes {tuple(a)} and {tuple(b)} do not broadcast; counted from the right, sizes must be equal or 1"
         )
     return shape
+
+
+def check_sizes(operation: str, sizes: Iterable[Any]) -> tuple[int, ...]:
+    """The sizes of a shape as Python's integers; -1, where it means something, is one too."""
+    shape = tuple(sizes)
+    if {*map(type, shape)} <= {int}:
+        return shape
+    if not all(map(is_integer, shape)):
+        raise TypeError(f"{operation}: sizes must be integers; got {', '.join(map(repr, shape))}")
+    return tuple(map(int, shape))
 
 
 def check_size(operation: str, shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:

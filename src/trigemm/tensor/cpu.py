@@ -5,12 +5,16 @@ shares out among cores. What each primitive must give, tests write out in float6
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from trigemm.kernels.catalogue import serving
+from trigemm.tensor import checks
+from trigemm.tensor.backend import BINARY
+from trigemm.tensor.backend import UNARY as CODES
 from trigemm.tensor.ufuncs import ARITHMETIC, COMPARISONS, SHARED_ARITHMETIC, SHARED_UNARY, UNARY, quietly
 
 Array = np.ndarray[Any, Any]
@@ -47,6 +51,8 @@ SMALL_SQUARE = 2**17
 
 Torch = torch.Tensor
 
+_copy = partial(np.array, order="C")
+
 _torch = torch.from_numpy
 """The same memory as a torch tensor, whose functions use all cores and vector units."""
 
@@ -56,10 +62,25 @@ def _wide(a: Array) -> Torch:
     return _torch(a).float() if a.dtype == HALF else _torch(a)
 
 
+def _floats(a: Array) -> Array:
+    """As `_wide`, as an array."""
+    return a.astype(np.float32) if a.dtype == HALF else a
+
+
 def _like(x: Torch, a: Array) -> Array:
     """A result as an array, in the dtype of `a`."""
-    out: Array = x.numpy()
-    return out if out.dtype == a.dtype else out.astype(a.dtype)
+    return _narrow(x.numpy(), a.dtype)
+
+
+def _narrow(a: Array, dtype: np.dtype[Any]) -> Array:
+    """The same, in the dtype in which it is kept; what is too large becomes infinite."""
+    return a if a.dtype == dtype else quietly(a.astype, dtype)
+
+
+def from_host(x: Any) -> Array:
+    """Memory of the host as an array in row-major order; a copy where torch would not take it: read-only, or strides below 0."""
+    array = np.asarray(x if isinstance(x, np.ndarray) else np.from_dlpack(x), order="C")
+    return array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy()
 
 
 class CpuBackend:
@@ -82,7 +103,7 @@ class CpuBackend:
         return "CpuBackend()"
 
     def array(self, data: Array, dtype: str) -> Array:
-        return np.array(data, DTYPES[dtype], order="C")
+        return quietly(_copy, data, DTYPES[dtype])
 
     def numpy(self, a: Array) -> Array:
         view = a.view()
@@ -90,8 +111,9 @@ class CpuBackend:
         return view
 
     def from_dlpack(self, x: Any) -> Array:
-        array = np.asarray(np.from_dlpack(x), order="C")
-        return array if array.flags.writeable else array.copy()  # torch, and so the triangles, takes no other
+        if isinstance(x, torch.Tensor):
+            DTYPES[str(x.dtype).removeprefix("torch.")]  # refuses bfloat16
+        return from_host(x)
 
     def dtype(self, a: Array) -> str:
         return NAMES.get(a.dtype) or str(a.dtype)
@@ -100,7 +122,7 @@ class CpuBackend:
         pass
 
     def full(self, shape: Sequence[int], value: float, dtype: str) -> Array:
-        return np.full(shape, value, DTYPES[dtype])
+        return quietly(np.full, shape, value, DTYPES[dtype])
 
     def cast(self, a: Array, dtype: str) -> Array:
         if dtype == "int64":
@@ -116,6 +138,7 @@ class CpuBackend:
     def unary(self, code: str, a: Array) -> Array:
         if code in UNARY and (a.size < TINY or code not in SHARED_UNARY):
             return quietly(UNARY[code], a)
+        checks.check_code(code, CODES)
         return SHARED_UNARY[code](_torch(a)).numpy()
 
     def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
@@ -123,12 +146,16 @@ class CpuBackend:
             if getattr(a, "size", 1) + getattr(b, "size", 1) >= SMALL and _stretches(a, b):
                 shared: Array = SHARED_ARITHMETIC[code](_torch(a), _torch(b)).numpy()
                 return shared
+            if HALF in (getattr(a, "dtype", None), getattr(b, "dtype", None)) and isinstance(a, float) | isinstance(b, float):
+                wide = (x if isinstance(x, float) else x.astype(np.float32) for x in (a, b))
+                return _narrow(quietly(ARITHMETIC[code], *wide), HALF)
             return quietly(ARITHMETIC[code], a, b)
+        checks.check_code(code, BINARY)
         dtype = a.dtype if isinstance(a, np.ndarray) else np.asarray(b).dtype
         if code in COMPARISONS:
             return quietly(COMPARISONS[code], a, b).astype(dtype)
         if code == "masked_fill":
-            return np.where(np.equal(b, 0), a, dtype.type(param))
+            return np.where(np.equal(b, 0), a, quietly(dtype.type, param))
         grad, x = np.broadcast_arrays(np.asarray(a, dtype), np.asarray(b, dtype))
         out: Array = torch.ops.aten.gelu_backward(_torch(grad), _torch(x), approximate="tanh").numpy()
         return out
@@ -171,6 +198,7 @@ class CpuBackend:
         return _like(_wide(a).sum(), a)
 
     def max_axis(self, a: Array, axis: int) -> Array:
+        checks.check_maximum(a.shape, axis)
         out = np.empty(a.shape[:axis] + a.shape[axis + 1 :], a.dtype)
         torch.amax(_torch(a), axis, out=_torch(out))
         return out
@@ -194,9 +222,9 @@ class CpuBackend:
         right = b.swapaxes(-1, -2) if transpose_b else b
         rows, columns = a.shape[-2], right.shape[-1]
         if rows * columns < SMALL_SQUARE:
-            product = _scaled(self.matmul(a, right), alpha)
+            product = _scaled(self.matmul(_floats(a), _floats(right)), alpha)
             np.copyto(product, fill, where=_above(rows, columns, diagonal))
-            return product
+            return _narrow(product, a.dtype)
         out = np.empty((*a.shape[:-1], columns), a.dtype)
         kernel = serving("gemmt", "cpu", _torch(out).dtype)
         kernel.run(*map(_torch, (a, right, out)), alpha=alpha, diagonal=diagonal, fill=fill, precision="highest")
@@ -205,9 +233,8 @@ class CpuBackend:
     def trmm(self, a: Array, b: Array, *, alpha: float = 1.0, diagonal: int = 0, transpose: bool = False) -> Array:
         columns = b.shape[-1]
         if a.shape[-2] * a.shape[-1] < SMALL_SQUARE:
-            triangle = a.copy()
-            np.copyto(triangle, 0, where=_above(a.shape[-2], a.shape[-1], diagonal))
-            return _scaled(self.matmul(triangle, b, transpose_a=transpose), alpha)
+            triangle = np.where(_above(a.shape[-2], a.shape[-1], diagonal), a.dtype.type(0), a)
+            return _narrow(_scaled(self.matmul(_floats(triangle), _floats(b), transpose_a=transpose), alpha), a.dtype)
         left, uplo, diagonal = (a.swapaxes(-1, -2), "upper", -diagonal) if transpose else (a, "lower", diagonal)
         out = np.empty((*left.shape[:-1], columns), a.dtype)
         kernel = serving("trmm", "cpu", _torch(out).dtype)
@@ -217,7 +244,8 @@ class CpuBackend:
     def syrk(self, a: Array, *, alpha: float = 1.0) -> Array:
         rows = a.shape[-2]
         if rows * rows < SMALL_SQUARE:
-            return _scaled(self.matmul(a, a, transpose_b=True), alpha)
+            wide = _floats(a)
+            return _narrow(_scaled(self.matmul(wide, wide, transpose_b=True), alpha), a.dtype)
         out = np.empty((*a.shape[:-1], rows), a.dtype)
         kernel = serving("syrk", "cpu", _torch(out).dtype)
         kernel.run(_torch(a), None, _torch(out), alpha=alpha, beta=0.0, uplo="full", precision="highest")
@@ -235,7 +263,7 @@ class CpuBackend:
         except (IndexError, RuntimeError):
             _check_range("scatter_add", indices, rows)
             raise
-        return sums.astype(updates.dtype, copy=False)
+        return _narrow(sums, updates.dtype)
 
     def cross_entropy(self, logits: Array, targets: Array) -> Array:
         loss: Array = np.empty(len(logits), np.float32 if logits.dtype == HALF else logits.dtype)
@@ -245,7 +273,7 @@ class CpuBackend:
             _check_range("cross_entropy", targets, logits.shape[1])
             raise
         np.negative(loss, loss)
-        return loss.astype(logits.dtype, copy=False)
+        return _narrow(loss, logits.dtype)
 
     def cross_entropy_backward(self, grad: Array, logits: Array, targets: Array) -> Array:
         share = torch.softmax(_wide(logits), 1)
@@ -279,7 +307,7 @@ class CpuBackend:
             [p], [slope], [n], [w], [], [number], lr=float(np.asarray(lr).item()), beta1=beta1, beta2=beta2,
             eps=eps, weight_decay=weight_decay, amsgrad=False, maximize=False,
         )  # fmt: skip
-        new_param, new_m, new_v = (x.astype(old.dtype, copy=False) for x, old in zip(new, (param, m, v), strict=True))
+        new_param, new_m, new_v = (_narrow(x, old.dtype) for x, old in zip(new, (param, m, v), strict=True))
         return new_param, new_m, new_v
 
 

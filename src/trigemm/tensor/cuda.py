@@ -8,20 +8,50 @@ import numpy as np
 import torch
 
 from trigemm.kernels.catalogue import serving
+from trigemm.kernels.spec import KernelSpec
 from trigemm.kernels.tiles import adamw as adamw_tiles
 from trigemm.kernels.tiles import elementwise, embedding, rowwise
 from trigemm.kernels.tiles import layer_norm as norm_tiles
+from trigemm.kernels.tiles.multiply import INTERPRETED
 from trigemm.kernels.tiles.permute import pad, permute
 from trigemm.kernels.tiles.reduce import reduce
 from trigemm.layout import Layout, broadcast_shape
+from trigemm.tensor import checks
+from trigemm.tensor.backend import BINARY, UNARY
 from trigemm.tensor.capture import Captured, Function
+from trigemm.tensor.cpu import from_host
 from trigemm.tensor.recording import Recording
 from trigemm.tensor.tensor import Tensor
+from trigemm.tensor.ufuncs import quietly
 
 Array = torch.Tensor
 
 DTYPES = ("float32", "float16", "bfloat16", "int64")
 NAMES = {getattr(torch, name): name for name in DTYPES}
+
+
+def _device(name: Any) -> torch.device:
+    """The device of a name, with its number; one that is there."""
+    try:
+        device = torch.device(name) if isinstance(name, (str, torch.device)) else None
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cuda", "cpu"):
+        raise ValueError(f"CudaBackend: the device must be 'cuda', 'cuda:1' and so on; got {name!r}")
+    if device.type == "cpu" and not INTERPRETED.value:
+        raise ValueError("CudaBackend: on 'cpu' Triton's interpreter computes; start Python with TRITON_INTERPRET=1 for it")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("CudaBackend: PyTorch finds no CUDA device here; a CpuBackend works everywhere")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"CudaBackend: there are {torch.cuda.device_count()} CUDA devices, numbered from 0; got {name!r}")
+    return torch.empty(0, device=device).device
+
+
+def _serving(operation: str, a: Array) -> KernelSpec:
+    """The kernel of an operation for operands like `a`."""
+    if a.dtype == torch.bfloat16 and not a.is_cuda:
+        raise TypeError(f"{operation}: Triton's interpreter does not multiply bfloat16; give float32, or a GPU")
+    return serving(operation, "cuda", a.dtype)
 
 
 class CudaBackend:
@@ -31,21 +61,21 @@ class CudaBackend:
     a queued kernel still reads it. Sums of float16 and bfloat16 are made in float32; float64 is refused.
 
     Args:
-        device: "cuda", "cuda:1", …; "cpu" only in Triton's interpreter.
+        device: "cuda", "cuda:1", …; "cpu" only in Triton's interpreter, which the environment's TRITON_INTERPRET=1 chooses.
         precision: of products of float32, as in torch.set_float32_matmul_precision.
         checked: whether an index outside its table is an IndexError, which waits for the device each time. Otherwise such an
             index gives NaN in `gather` and `cross_entropy`, and adds nothing in `scatter_add`.
 
-    Raises ValueError where PyTorch finds no CUDA device.
+    Raises ValueError where PyTorch does not find the device, or for another precision.
     """
 
     name = "cuda"
 
     def __init__(self, device: str = "cuda", *, precision: str = "highest", checked: bool = False):
-        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-            raise ValueError("CudaBackend: PyTorch finds no CUDA device here; a CpuBackend works everywhere")
-        self.device = torch.empty(0, device=device).device
-        self.precision, self.checked = precision, checked
+        self.device = _device(device)
+        if precision not in ("highest", "high", "medium"):
+            raise ValueError(f"CudaBackend: the precision must be 'highest', 'high' or 'medium'; got {precision!r}")
+        self.precision, self.checked = precision, checks.check_flag("CudaBackend", "checked", checked)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CudaBackend) and self.device == other.device
@@ -67,7 +97,7 @@ class CudaBackend:
 
     def array(self, data: np.ndarray[Any, Any], dtype: str) -> Array:
         narrow = "float32" if dtype == "bfloat16" else dtype  # NumPy has no bfloat16
-        host = torch.tensor(np.ascontiguousarray(data, narrow).reshape(data.shape)).to(dtype=self._dtype(dtype))
+        host = torch.tensor(quietly(np.ascontiguousarray, data, narrow).reshape(data.shape)).to(dtype=self._dtype(dtype))
         if self.device.type == "cuda":  # from pinned memory the copy is queued, and nothing waits for it
             return host.pin_memory().to(self.device, non_blocking=True)
         return host
@@ -78,13 +108,16 @@ class CudaBackend:
         return host
 
     def from_dlpack(self, x: Any) -> Array:
-        array: Array = torch.utils.dlpack.from_dlpack(x)
+        if not isinstance(x, torch.Tensor):
+            in_host = x.__dlpack_device__()[0] == 1
+            x = torch.from_numpy(from_host(x)) if in_host else torch.utils.dlpack.from_dlpack(x)
+        array: Array = x
         if array.device != self.device:
             raise ValueError(
                 f"from_dlpack: the memory is on {array.device}, the backend on {self.device}; Tensor(x, backend) copies"
             )
         self._dtype(self.dtype(array))
-        return array.detach().contiguous()
+        return array.contiguous()
 
     def dtype(self, a: Array) -> str:
         return NAMES.get(a.dtype) or str(a.dtype).removeprefix("torch.")
@@ -99,7 +132,8 @@ class CudaBackend:
 
         The function takes tensors and returns one or several. It is run twice here and may compute anything, gradients and AdamW
         steps too, but it must not need the host: it reads no tensor back, makes none of the host's data, and does the same
-        whatever the elements are. Numbers and tensors that it has from elsewhere are recorded as they are now.
+        whatever the elements are. Numbers and tensors that it has from elsewhere are recorded as they are now. What a replay
+        returns has no history: gradients are taken inside the function, and `gradients` through a result is a ValueError.
 
         Raises:
             ValueError: the function does what cannot be recorded; on a replay: other shapes, dtypes or backend than recorded.
@@ -119,11 +153,13 @@ class CudaBackend:
         return out
 
     def unary(self, code: str, a: Array) -> Array:
+        checks.check_code(code, UNARY)
         out = torch.empty_like(a)
         elementwise.unary(code, a, out)
         return out
 
     def binary(self, code: str, a: Array | float, b: Array | float, param: float = 0.0) -> Array:
+        checks.check_code(code, BINARY)
         if not isinstance(a, torch.Tensor):
             out = torch.empty_like(b)  # type: ignore[arg-type]
         elif not isinstance(b, torch.Tensor) or a.shape == b.shape:
@@ -134,6 +170,8 @@ class CudaBackend:
         return out
 
     def permute(self, a: Array, axes: Sequence[int]) -> Array:
+        if len(set(axes)) != a.dim():
+            raise ValueError(f"permute: axes must be 0 to {a.dim() - 1} in some order; got {tuple(axes)}")
         out = self._empty([a.shape[axis] for axis in axes], a.dtype)
         permute(a, Layout.contiguous(a.shape).permute(axes), out)
         return out
@@ -167,6 +205,7 @@ class CudaBackend:
         return self._reduce(a.view(-1), 0, maximum=False)
 
     def max_axis(self, a: Array, axis: int) -> Array:
+        checks.check_maximum(a.shape, axis)
         return self._reduce(a, axis, maximum=True)
 
     def _softmax(self, a: Array, *, log: bool) -> Array:
@@ -184,7 +223,7 @@ class CudaBackend:
     def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
         left, right = a.mT if transpose_a else a, b.mT if transpose_b else b
         if b.dim() == 2 and a.dim() > 2 and not transpose_a:  # one product in place of many
-            left = left.reshape(-1, left.shape[-1])
+            left = left.reshape(prod(left.shape[:-1]), left.shape[-1])
         batch = broadcast_shape(left.shape[:-2], right.shape[:-2]) or ()
         left, right = left.expand(*batch, *left.shape[-2:]), right.expand(*batch, *right.shape[-2:])
         product = self._triangle(left, right, 1.0, right.shape[-1], None)  # a diagonal so high that everything is below it
@@ -192,7 +231,7 @@ class CudaBackend:
 
     def _triangle(self, a: Array, b: Array, alpha: float, diagonal: int, fill: float | None) -> Array:
         out = self._empty((*a.shape[:-1], b.shape[-1]), a.dtype)
-        kernel = serving("gemmt", "cuda", a.dtype)
+        kernel = _serving("gemmt", a)
         kernel.run(a, b, out, alpha=alpha, diagonal=diagonal, fill=fill, precision=self.precision)
         return out
 
@@ -204,13 +243,13 @@ class CudaBackend:
     def trmm(self, a: Array, b: Array, *, alpha: float = 1.0, diagonal: int = 0, transpose: bool = False) -> Array:
         left, uplo, diagonal = (a.mT, "upper", -diagonal) if transpose else (a, "lower", diagonal)
         out = self._empty((*left.shape[:-1], b.shape[-1]), a.dtype)
-        kernel = serving("trmm", "cuda", a.dtype)
+        kernel = _serving("trmm", a)
         kernel.run(left, b, out, alpha=alpha, uplo=uplo, diagonal=diagonal, precision=self.precision)
         return out
 
     def syrk(self, a: Array, *, alpha: float = 1.0) -> Array:
         out = self._empty((*a.shape[:-1], a.shape[-2]), a.dtype)
-        kernel = serving("syrk", "cuda", a.dtype)
+        kernel = _serving("syrk", a)
         kernel.run(a, None, out, alpha=alpha, beta=0.0, uplo="full", precision=self.precision)
         return out
 
@@ -235,6 +274,8 @@ class CudaBackend:
 
     def cross_entropy(self, logits: Array, targets: Array) -> Array:
         self._check_range("cross_entropy", targets, logits.shape[1])
+        if not logits.shape[1]:  # no target is in a row
+            return logits.new_full(targets.shape, float("nan"))
         out = self._empty(targets.shape, logits.dtype)
         rowwise.cross_entropy(logits, targets, out)
         return out

@@ -21,7 +21,8 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
     11.0
     """
     _tensors("matmul", a, b)
-    return apply(operations.matmul, a, b, transpose_a=transpose_a, transpose_b=transpose_b)
+    flags = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    return apply(operations.matmul, a, b, **{name: checks.check_flag("matmul", name, flag) for name, flag in flags.items()})
 
 
 def gemmt(a: Tensor, b: Tensor, *, alpha: float = 1.0, diagonal: int = 0, fill: float = 0.0, transpose_b: bool = False) -> Tensor:
@@ -33,7 +34,11 @@ def gemmt(a: Tensor, b: Tensor, *, alpha: float = 1.0, diagonal: int = 0, fill: 
             [15., 22.]], shape=(2, 2), dtype=float32, backend=cpu)
     """
     _tensors("gemmt", a, b)
-    return apply(operations.gemmt, a, b, alpha=alpha, diagonal=diagonal, fill=fill, transpose_b=transpose_b)
+    return apply(
+        operations.gemmt, a, b,
+        alpha=checks.check_number("gemmt", "alpha", alpha), diagonal=checks.check_integer("gemmt", "diagonal", diagonal),
+        fill=checks.check_number("gemmt", "fill", fill), transpose_b=checks.check_flag("gemmt", "transpose_b", transpose_b),
+    )  # fmt: skip
 
 
 def trmm(a: Tensor, b: Tensor, *, alpha: float = 1.0, diagonal: int = 0, transpose: bool = False) -> Tensor:
@@ -43,7 +48,11 @@ def trmm(a: Tensor, b: Tensor, *, alpha: float = 1.0, diagonal: int = 0, transpo
     [[1.0], [7.0]]
     """
     _tensors("trmm", a, b)
-    return apply(operations.trmm, a, b, alpha=alpha, diagonal=diagonal, transpose=transpose)
+    return apply(
+        operations.trmm, a, b,
+        alpha=checks.check_number("trmm", "alpha", alpha), diagonal=checks.check_integer("trmm", "diagonal", diagonal),
+        transpose=checks.check_flag("trmm", "transpose", transpose),
+    )  # fmt: skip
 
 
 def syrk(a: Tensor, *, alpha: float = 1.0) -> Tensor:
@@ -53,7 +62,7 @@ def syrk(a: Tensor, *, alpha: float = 1.0) -> Tensor:
     [[5.0, 11.0], [11.0, 25.0]]
     """
     _tensors("syrk", a)
-    return apply(operations.syrk, a, alpha=alpha)
+    return apply(operations.syrk, a, alpha=checks.check_number("syrk", "alpha", alpha))
 
 
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None) -> Tensor:
@@ -66,10 +75,17 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = N
     [[1.0], [1.5], [3.0]]
     """
     _tensors("causal_attention", q, k, v)
-    if len(q.shape) < 2 or len(k.shape) < 2 or k.shape[-2] < q.shape[-2]:
-        raise ValueError(f"causal_attention: q (…,T,HS) and k (…,S,HS) need S >= T; got {q.shape} and {k.shape}")
+    fits = min(len(x.shape) for x in (q, k, v)) >= 2 and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    if not fits or k.shape[-2] < q.shape[-2] or k.shape[-2] != v.shape[-2] or q.shape[-1] != k.shape[-1]:
+        raise ValueError(
+            f"causal_attention: q (…,T,HS), k (…,S,HS) and v (…,S,C) need equal first axes and S >= T; "
+            f"got {q.shape}, {k.shape} and {v.shape}"
+        )
+    if not q.shape[-1] and scale is None:
+        raise ValueError(f"causal_attention: there is no 1/√HS where HS is 0, as in {q.shape}; give a scale")
+    checks.check_floats("causal_attention", q.backend, *(x.array for x in (q, k, v)))
     diagonal = k.shape[-2] - q.shape[-2]
-    alpha = q.shape[-1] ** -0.5 if scale is None else scale
+    alpha = q.shape[-1] ** -0.5 if scale is None else checks.check_number("causal_attention", "scale", scale)
     scores = gemmt(q, k, alpha=alpha, diagonal=diagonal, fill=float("-inf"), transpose_b=True)
     return trmm(scores.softmax(), v, diagonal=diagonal)
 
@@ -93,7 +109,7 @@ def scatter_add(updates: Tensor, indices: Tensor, rows: int) -> Tensor:
     [[5.0], [0.0], [2.0]]
     """
     _tensors("scatter_add", updates, indices)
-    return apply(operations.scatter_add, updates, indices, rows=rows)
+    return apply(operations.scatter_add, updates, indices, rows=checks.check_integer("scatter_add", "rows", rows, least=0))
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -113,7 +129,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float = 1e-5) ->
     [[-1.0, 1.0]]
     """
     _tensors("layer_norm", x, weight, bias)
-    return apply(operations.layer_norm, x, weight, bias, eps=eps)
+    return apply(operations.layer_norm, x, weight, bias, eps=checks.check_number("layer_norm", "eps", eps))
 
 
 def adamw(
@@ -124,6 +140,7 @@ def adamw(
     """New parameters and new first and second moments, after step number `step` (from 1 on), as torch.optim.AdamW computes them.
 
     `step` may be a tensor of one int64, and `lr` one of one float: so can both change between the replays of a recorded step.
+    betas are at least 0 and below 1.
 
     >>> one, zero = Tensor([1.0], requires_grad=True), Tensor([0.0])
     >>> param, m, v = adamw(one, Tensor([2.0]), zero, zero, step=1, lr=0.1, weight_decay=0.0)
@@ -135,6 +152,8 @@ def adamw(
     checks.check_floats("adamw", param.backend, m.array, v.array)
     if len({x.shape for x in (param, grad, m, v)}) > 1:
         raise ValueError(f"adamw: shapes must be equal; got {param.shape}, {grad.shape}, {m.shape} and {v.shape}")
+    beta1, beta2 = _betas(betas)
+    eps, weight_decay = (checks.check_number("adamw", name, x) for name, x in (("eps", eps), ("weight_decay", weight_decay)))
     numbers = [x for x in (step, lr) if isinstance(x, Tensor)]
     if any(x.backend != param.backend for x in (grad, m, v, *numbers)):
         raise ValueError("adamw: tensors are on different backends; move them with .to(backend)")
@@ -142,17 +161,28 @@ def adamw(
         raise ValueError(f"adamw: step and lr must have one element; got shapes {', '.join(str(x.shape) for x in numbers)}")
     if isinstance(step, Tensor):
         checks.check_indices("adamw", param.backend, step.array)
+    else:
+        step = checks.check_integer("adamw", "the step, counted from 1,", step, least=1)
     if isinstance(lr, Tensor):
         checks.check_floats("adamw", param.backend, lr.array)
+    else:
+        lr = checks.check_number("adamw", "lr", lr)
     recording = Recording.current.get()
     if recording is not None:
         for x in (param, grad, m, v, *numbers):
             recording.reads(x.array)
-    if isinstance(step, int) and step < 1:
-        raise ValueError(f"adamw: steps are counted from 1; got {step}")
     new = param.backend.adamw(
         param.array, grad.array, m.array, v.array,
         step=step.array if isinstance(step, Tensor) else step, lr=lr.array if isinstance(lr, Tensor) else lr,
-        beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay,
+        beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay,
     )  # fmt: skip
     return param.like(new[0], requires_grad=param.requires_grad), param.like(new[1]), param.like(new[2])
+
+
+def _betas(betas: Any) -> tuple[float, float]:
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise TypeError(f"adamw: betas must be two numbers; got {betas!r}")
+    beta1, beta2 = (checks.check_number("adamw", "a beta", beta) for beta in betas)
+    if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
+        raise ValueError(f"adamw: betas must be at least 0 and below 1; got {beta1} and {beta2}")
+    return beta1, beta2

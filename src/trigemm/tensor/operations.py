@@ -16,7 +16,7 @@ Pullback = Callable[[Array], tuple[Gradient, ...]]
 Result = tuple[Array, Pullback]
 
 
-def _nothing(grad: Array) -> tuple[Gradient, ...]:
+def nothing(grad: Array) -> tuple[Gradient, ...]:
     """The pullback of what has no gradient."""
     return (None, None)
 
@@ -76,9 +76,9 @@ def binary(be: Backend, a: Array | float, b: Array | float, *, code: str) -> Res
     y = be.binary(code, a, b)
 
     def towards(g: Array, x: Any, other: Any) -> Array:
-        """The gradient of the larger of x and other; where they are equal, each has half."""
-        more = be.binary("add", be.binary("less", other, x), be.binary("less_equal", other, x))
-        return be.binary("mul", g, be.binary("mul", more, 0.5))
+        """The gradient of the larger of x and other; where they are equal, each has half, and at a NaN all, as in torch."""
+        less = be.binary("add", be.binary("less", x, other), be.binary("less_equal", x, other))
+        return be.binary("mul", g, be.binary("sub", 1.0, be.binary("mul", less, 0.5)))
 
     def gradient_a(g: Array) -> Array:
         if code in ("mul", "div"):
@@ -95,7 +95,7 @@ def binary(be: Backend, a: Array | float, b: Array | float, *, code: str) -> Res
         return towards(g, b, a) if code == "maximum" else g
 
     if code in ("less", "less_equal", "equal"):
-        return y, _nothing
+        return y, nothing
     return y, lambda g: (lambda: _sum_to(be, gradient_a(g), _shape(a)), lambda: _sum_to(be, gradient_b(g), _shape(b)))
 
 
@@ -110,7 +110,7 @@ def cast(be: Backend, a: Array, *, dtype: str) -> Result:
     before, after = be.dtype(a), checks.check_dtype("cast", dtype)
     y = be.cast(a, after)
     if "int64" in (before, after):
-        return y, _nothing
+        return y, nothing
     return y, lambda g: (lambda: be.cast(g, before),)
 
 
@@ -158,8 +158,6 @@ def max_axis(be: Backend, a: Array, *, axis: int) -> Result:
     """Equal largest elements share the gradient."""
     checks.check_floats("max", be, a)
     axis = checks.check_axis("max", axis, len(a.shape))
-    if a.shape[axis] == 0:
-        raise ValueError(f"max: axis {axis} of shape {tuple(a.shape)} is empty; only a sum has a value there")
     y = be.max_axis(a, axis)
 
     def gradient(g: Array) -> Array:

@@ -33,7 +33,7 @@ def tanh(x):
 @triton.jit
 def compute_unary(x, CODE: tl.constexpr):
     if CODE == "neg":
-        return -x
+        return x * -1.0  # -x would be 0 - x, which has no -0
     elif CODE == "exp":
         return tl.exp(x)
     elif CODE == "log":
@@ -94,15 +94,24 @@ def unary_kernel(x_ptr, out_ptr, n, CODE: tl.constexpr, INDEX: tl.constexpr, BLO
 
 
 @triton.jit
+def as_operand(number, x, CODE: tl.constexpr):
+    """A number is compared with `x` in the dtype of `x`, and takes part in arithmetic in float32."""
+    if CODE == "less" or CODE == "less_equal" or CODE == "equal":
+        return number.to(x.dtype)
+    else:
+        return number
+
+
+@triton.jit
 def binary_block(a_ptr, b_ptr, out_ptr, param, place, in_out, CODE: tl.constexpr, NUMBER: tl.constexpr, BLOCK: tl.constexpr):
-    """NUMBER says which operand is `param`, rounded to the other's dtype, and is not read: "a", "b" or ""."""
-    number = tl.zeros([BLOCK], tl.float32) + param
+    """NUMBER says which operand is `param`, and is not read: "a", "b" or ""."""
+    number = tl.full([BLOCK], param, tl.float32)
     if NUMBER == "a":
         b = tl.load(b_ptr + place, in_out)
-        a = number.to(b_ptr.dtype.element_ty)
+        a = as_operand(number, b, CODE)
     elif NUMBER == "b":
         a = tl.load(a_ptr + place, in_out)
-        b = number.to(a_ptr.dtype.element_ty)
+        b = as_operand(number, a, CODE)
     else:
         a = tl.load(a_ptr + place, in_out)
         b = tl.load(b_ptr + place, in_out)
@@ -142,7 +151,7 @@ def broadcast_kernel(
     a = tl.load(a_ptr + (a_row * ALIGN + column if A_STEP else a_row), in_a)  # [BM, BN] or [BM, 1]
     b = tl.load(b_ptr + (b_row * ALIGN + column if B_STEP else b_row), in_b)
     a, b = a.to(tl.float32), b.to(tl.float32)
-    out = compute_binary(a, b, tl.zeros([BM, BN], tl.float32) + param, CODE)
+    out = compute_binary(a, b, tl.full([BM, BN], param, tl.float32), CODE)
     tl.store(out_ptr + row * (columns * ALIGN) + column, out.to(out_ptr.dtype.element_ty), in_out)
 
 

@@ -48,8 +48,11 @@ def load_triangle(
 
 @triton.jit
 def multiply_add(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a @ b in float32. PRECISION: "bf16x6", "bf16x3", "tf32", "ieee"; or "bfloat16", which rounds the operands."""
-    if PRECISION == "bfloat16":
+    """acc + a @ b in float32. PRECISION: "bf16x6", "bf16x3", "tf32", "ieee"; or "bfloat16", which rounds the operands.
+
+    The interpreter multiplies no bfloat16.
+    """
+    if PRECISION == "bfloat16" and not INTERPRETED:
         return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
     else:
         return tl.dot(a, b, acc, input_precision="ieee" if INTERPRETED else PRECISION)

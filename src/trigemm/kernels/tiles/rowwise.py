@@ -29,7 +29,7 @@ SPREAD = 128
 
 
 @triton.jit
-def load_rows(ptr, row, first, R, N, other, BN: tl.constexpr, EVICT: tl.constexpr = tl.constexpr("evict_first")):
+def load_rows(ptr, row, first, R, N, other, BN: tl.constexpr, EVICT: tl.constexpr = tl.constexpr("evict_first")):  # noqa: B008
     """Columns `first` to first + BN of rows `row` [BM], with `other` beyond the border: [BM, BN]."""
     column = first + tl.arange(0, BN)
     in_matrix = (row < R)[:, None] & (column < N)[None, :]
