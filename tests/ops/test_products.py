@@ -146,6 +146,26 @@ def test_compiled_without_a_graph_break(call, shapes):
     torch.testing.assert_close(torch.autograd.grad(found, operands, grad), torch.autograd.grad(expected, operands, grad))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_gradient_of_syrk_is_finite_where_torchs_is(dtype, sign):
+    x = torch.full((4, 4), 2.0**-10, dtype=dtype, requires_grad=True)
+    large = torch.full((4, 4), 0.6 * torch.finfo(dtype).max, dtype=dtype)
+    grad = large.tril() + sign * large.triu(1)
+    (expected,) = torch.autograd.grad(x @ x.mT, x, grad)
+    (found,) = torch.autograd.grad(trigemm.syrk(x), x, grad)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(found, expected, atol=0, rtol=4 * torch.finfo(dtype).eps)
+
+
+def test_the_gradient_of_syrk_keeps_the_smallest_float16():
+    x, grad = torch.ones(3, 3, dtype=torch.float16, requires_grad=True), torch.zeros(3, 3, dtype=torch.float16)
+    grad[2, 0] = 2.0**-24
+    (found,) = torch.autograd.grad(trigemm.syrk(x), x, grad)
+    assert torch.equal(found, torch.autograd.grad(x @ x.mT, x, grad)[0])
+    assert found.any()
+
+
 def test_compiled_with_sizes_that_change():
     compiled = torch.compile(trigemm.causal_scores, fullgraph=True, dynamic=True, backend="aot_eager")
     for queries, keys, heads, kv_heads in ((5, 7, 4, 2), (8, 8, 4, 2), (3, 11, 6, 3)):
