@@ -195,7 +195,13 @@ def test_a_disk_that_fills_up_is_no_traceback(tmp_path, monkeypatch):
     path = tmp_path / "records.jsonl"
     done = bench(*SMALL, "--save", str(path))
     assert done.exit_code == 1
-    assert done.stderr == f"error: cannot write records to {path}: No space left on device\n"
+    assert done.stderr == f"error: cannot write {path}: No space left on device\n"
+
+
+def test_a_save_without_a_name_is_refused_as_the_folder_that_it_is():
+    done = bench(*SMALL, "--save", "")
+    assert done.exit_code == 2
+    assert done.stderr == "error: cannot write records to '.', which is a folder; give the name of a file\n"
 
 
 def test_a_device_that_fails_is_no_traceback(monkeypatch):

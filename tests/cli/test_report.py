@@ -151,6 +151,7 @@ def test_figures_are_not_cut_off_where_there_is_no_terminal(tmp_path, monkeypatc
             "error: cannot update {}: No such file or directory; give a file with <!-- table:NAME --> in it\n",
         ),
         ("-o", "no/page.html", "error: cannot write {}: No such file or directory\n"),
+        ("-o", "/dev/full", "error: cannot write {}: No space left on device\n"),
         ("--plot", "p.xyz", "error: cannot plot to {}: its name must end in one of .eps, "),
         ("--plot", "p", "error: cannot plot to {}: its name must end in one of .eps, "),
         ("--plot", "no/p.png", "error: cannot plot to {}: give a file in an existing folder\n"),

@@ -52,6 +52,14 @@ def test_two_hundred_cases_pass(tmp_path):
     assert len(path.read_text().splitlines()) == len(summaries) + 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_disk_that_is_full_costs_no_result():
+    result = run("--cases", "2", "--operation", "gemmt", "--json", "--save", "/dev/full")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["cases"] == 2
+    assert result.stderr == "error: cannot write /dev/full: No space left on device\n"
+
+
 def test_jobs_must_be_positive():
     result = run("--jobs", "0")
     assert result.exit_code == 2

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from trigemm.cli.terminal import console, progress, signals_interrupt
+from trigemm.cli.terminal import cannot_write, console, progress, signals_interrupt
 from trigemm.kernels.catalogue import LADDER
 from trigemm.lab import bench as lab
 from trigemm.lab import environment, records
@@ -79,9 +79,7 @@ def bench(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     except OSError as error:
-        if error.filename is None:  # standard output
-            raise
-        typer.echo(f"error: cannot write records to {error.filename}: {error.strerror}", err=True)
+        typer.echo(cannot_write(error), err=True)
         raise typer.Exit(1) from None
     except RuntimeError as error:
         typer.echo(f"error: the device failed: {error}", err=True)

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 
-from trigemm.cli.terminal import console
+from trigemm.cli.terminal import cannot_write, console
 from trigemm.lab import report as lab
-from trigemm.lab.records import Record
+from trigemm.lab.records import Record, errors_name
 
 
 def report(
@@ -54,12 +54,12 @@ def report(
         if plot is not None:
             lab.plot(kept, plot)
         if output is not None:
-            output.write_text(lab.page(loaded), encoding="utf-8")
+            _write(output, lab.page(loaded))
     except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     except OSError as error:
-        typer.echo(f"error: cannot write {error.filename}: {error.strerror}", err=True)
+        typer.echo(cannot_write(error), err=True)
         raise typer.Exit(2) from None
     if markdown:
         typer.echo(lab.markdown(kept), nl=False)
@@ -74,4 +74,9 @@ def _rewrite(path: Path, kept: list[Record]) -> None:
         raise ValueError(f"cannot update {path}: {error.strerror}; give a file with <!-- table:NAME --> in it") from None
     after = lab.update(before, kept)
     if after != before:
-        path.write_text(after, encoding="utf-8")
+        _write(path, after)
+
+
+def _write(path: Path, text: str) -> None:
+    with errors_name(path):
+        path.write_text(text, encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trigemm.cli.terminal import console, progress, signals_interrupt
+from trigemm.cli.terminal import cannot_write, console, progress, signals_interrupt
 from trigemm.kernels.spec import ALL_DTYPES
 
 INTERRUPTED = "interrupted: not all cases were tried"
@@ -55,9 +55,13 @@ def verify(
     with signals_interrupt():
         stopped = _run(sweep, cases, jobs, tallies)
         summaries = [_summary(sweep, name, tally, smallest=stopped is None) for name, tally in tallies.items()]
+    unsaved = None
     for summary in summaries:
-        if save is not None:
-            records.append(save, summary)
+        if save is not None and unsaved is None:
+            try:
+                records.append(save, summary)
+            except OSError as error:
+                unsaved = cannot_write(error)
         if as_json:
             typer.echo(records.encode(summary))
     if not as_json:
@@ -65,11 +69,12 @@ def verify(
     for summary in summaries:
         if summary["failed"]:
             typer.echo(f"{summary['operation']} fails: {summary['reason']}\n{summary['failure']}", err=True)
-    if stopped is not None:
-        typer.echo(stopped, err=True)
+    for message in (stopped, unsaved):
+        if message is not None:
+            typer.echo(message, err=True)
     if stopped == INTERRUPTED:
         raise typer.Exit(130)
-    if stopped is not None or any(summary["failed"] for summary in summaries):
+    if stopped is not None or unsaved is not None or any(summary["failed"] for summary in summaries):
         raise typer.Exit(1)
 
 
