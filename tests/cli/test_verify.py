@@ -157,6 +157,19 @@ def test_a_cuda_kernel_on_the_cpu_needs_a_simulator(monkeypatch):
     assert "kernel tiles runs on cuda, not on cpu; TRITON_INTERPRET=1" in result.stderr
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of sums that overflow
+def test_what_the_interpreter_computes_wrong_is_left_out_or_refused():
+    result = run("--kernel", "tiles", "--operation", "gemmt", "--cases", "8", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["dtypes"] == ["float64", "float32", "float16"]
+    assert result.stderr == 'bfloat16 and precision "medium" are left out: Triton\'s interpreter computes bfloat16 products wrong\n'
+    for asked in (["--dtype", "bfloat16"], ["--precision", "medium"]):
+        result = run("--kernel", "tiles", *asked)
+        assert result.exit_code == 2
+        assert f"{asked[1]} cannot be verified here: Triton's interpreter computes bfloat16" in result.stderr
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
 def test_a_device_that_is_not_there():
     result = run("--device", "cuda")
