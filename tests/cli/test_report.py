@@ -81,11 +81,13 @@ def test_the_default_shows_every_kind_and_passes_over_folders_that_it_cannot_sho
 
 def test_update_rewrites_a_file_in_place(tmp_path, results):
     page = tmp_path / "README.md"
-    page.write_text("µ\n<!-- table:cpu -->\n<!-- /table -->\n", encoding="utf-8")
+    page.write_text("µ\n<!-- table:cpu -->\n<!-- /table -->\n<!-- table:cuda -->\nold\n<!-- /table -->\n", encoding="utf-8")
     done = report(results, "--update", page)
     assert done.exit_code == 0
     assert done.stdout == ""
+    assert done.stderr.endswith("left as they are, for want of records: cuda\n")
     assert "| gemmt |" in page.read_text(encoding="utf-8")
+    assert "<!-- table:cuda -->\nold\n<!-- /table -->\n" in page.read_text(encoding="utf-8")
 
 
 def test_output_is_one_page_and_broken_lines_are_named_there_too(tmp_path, results):

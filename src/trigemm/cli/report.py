@@ -24,7 +24,7 @@ def report(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     update: Annotated[
-        Path | None, typer.Option(help="Rewrite what stands between <!-- table:NAME --> and <!-- /table -->.")
+        Path | None, typer.Option(help="Rewrite what stands between <!-- table:NAME --> and <!-- /table -->, where there are records.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the reference case as a bar chart into this file.")] = None,
 ) -> None:
@@ -72,7 +72,9 @@ def _rewrite(path: Path, kept: list[Record]) -> None:
         before = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"cannot update {path}: {error.strerror}; give a file with <!-- table:NAME --> in it") from None
-    after = lab.update(before, kept)
+    after, left = lab.update(before, kept)
+    if left:
+        typer.echo(f"left as they are, for want of records: {', '.join(left)}", err=True)
     if after != before:
         _write(path, after)
 
