@@ -17,7 +17,7 @@ DOUBLE = {"dtype": torch.float64}
 
 
 def random(*shape, **options):
-    return torch.randn(*shape, **{"dtype": torch.float64, **options})
+    return torch.randn(shape, **{"dtype": torch.float64, **options})
 
 
 def test_gemmt_batches_broadcast():
@@ -122,6 +122,8 @@ CALLS = {
     "trmm right transposed": (lambda a, b, **o: trigemm.trmm(a, b, side="right", transpose=True, **o), [(2, 3, 2), (3, 2)]),
     "syrk": (lambda a, **o: trigemm.syrk(a, alpha=0.5, **o), [(2, 3, 4)]),
     "syrk upper": (lambda a, c, **o: trigemm.syrk(a, beta=0.5, c=c, uplo="upper", **o), [(2, 3, 4), (3, 1)]),
+    "syrk row": (lambda a, c, **o: trigemm.syrk(a, beta=0.5, c=c, uplo="lower", **o), [(2, 3, 4), (3,)]),
+    "syrk number": (lambda a, c, **o: trigemm.syrk(a, beta=0.5, c=c, **o), [(3, 4), ()]),
     "syrk full": (lambda a, c, **o: trigemm.syrk(a, beta=0.5, c=c, **o), [(3, 4), (3, 3)]),
     "causal_scores": (lambda q, k, **o: trigemm.causal_scores(q, k, fill=0.0, **o), [(1, 2, 2, 2), (1, 1, 3, 2)]),
     "causal_scores_qkvpacked": (lambda qkv, **o: trigemm.causal_scores_qkvpacked(qkv, fill=0.0, **o), [(1, 3, 3, 2, 1)]),
@@ -252,6 +254,16 @@ def test_autocast_lowers_float32_alone(call, shapes):
 
 
 @each_call
+def test_autocast_leaves_the_operands_of_an_out_as_they_are(call, shapes):
+    operands = [random(*shape, dtype=torch.float32) for shape in shapes]
+    expected = call(*operands)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = torch.full_like(expected, NAN)
+        assert call(*operands, out=out) is out
+    torch.testing.assert_close(out, expected)
+
+
+@each_call
 def test_fake_tensors_have_the_real_shapes(call, shapes):
     real = call(*(random(*shape) for shape in shapes))
     for fake in (
@@ -345,8 +357,11 @@ REFUSED = [
     (lambda: trigemm.gemmt(a34, b45, out=[]), TypeError, "out must be a torch.Tensor, got list"),
     (lambda: trigemm.gemmt(a34.clone().requires_grad_(), b45, out=torch.zeros(3, 5)), ValueError, "does not support gradients"),
     (lambda: trigemm.trmm(a34, b45, side="top"), ValueError, "side must be one of 'left', 'right'; got 'top'"),
-    (lambda: trigemm.trmm(a34, b45, side="right"), ValueError, "inner sizes differ"),
-    (lambda: trigemm.trmm(a34, b45, transpose=True), ValueError, "inner sizes differ, 3 and 4"),
+    (lambda: trigemm.trmm(a34, b45.mT), ValueError, r"shapes that fit are a \(…,M,K\) and b \(…,K,N\)$"),
+    (lambda: trigemm.trmm(a34, b45, side="right"), ValueError, r'are a \(…,K,N\) and b \(…,M,K\) with side="right"$'),
+    (lambda: trigemm.trmm(a34, b45, transpose=True), ValueError, r"inner sizes differ, 3 and 4; .* a \(…,K,M\) and b \(…,K,N\) with"),
+    (lambda: trigemm.trmm(a34, b45, side="right", transpose=True), ValueError, r"a \(…,N,K\) and b \(…,M,K\) .* transpose=True$"),
+    (lambda: trigemm.syrk(a34, c=torch.zeros(4)), ValueError, r"c must broadcast to the result's shape \(3, 3\); .* c \(4,\)"),
     (lambda: trigemm.syrk(a34, beta=1.0), ValueError, "there is no c"),
     (lambda: trigemm.syrk(a34, c=a34), ValueError, r"c must broadcast to the result's shape \(3, 3\)"),
     (lambda: trigemm.syrk(a34, uplo="both"), ValueError, "'full', 'lower', 'upper'; got 'both'"),

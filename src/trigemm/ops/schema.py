@@ -25,6 +25,12 @@ TRMM = "Tensor a, Tensor b, float alpha, str uplo, SymInt diagonal, str side, bo
 SYRK = "Tensor a, Tensor? c, float alpha, float beta, str uplo, str? precision"
 
 OPPOSITE = {"lower": "upper", "upper": "lower"}
+TRMM_SHAPES = {
+    ("left", False): "a (…,M,K) and b (…,K,N)",
+    ("left", True): "a (…,K,M) and b (…,K,N) with transpose=True",
+    ("right", False): 'a (…,K,N) and b (…,M,K) with side="right"',
+    ("right", True): 'a (…,N,K) and b (…,M,K) with side="right" and transpose=True',
+}
 
 
 def resolve(precision: str | None) -> str:
@@ -71,9 +77,10 @@ def gemmt_write(
 def trmm_shape(
     a: Tensor, b: Tensor, alpha: float, uplo: str, diagonal: int, side: str, transpose: bool, *_: object
 ) -> tuple[int, ...]:
+    fitting = TRMM_SHAPES[side, transpose]
     if side == "left":
-        return product_shape("trmm", a, b, transposed=transpose, a=a, b=b)
-    rows_last = product_shape("trmm", a, b.mT, transposed=not transpose, a=a, b=b)
+        return product_shape("trmm", a, b, transposed=transpose, fitting=fitting, a=a, b=b)
+    rows_last = product_shape("trmm", a, b.mT, transposed=not transpose, fitting=fitting, a=a, b=b)
     return (*rows_last[:-2], rows_last[-1], rows_last[-2])
 
 

@@ -44,7 +44,7 @@ def causal_scores(
     tensor([[2., 2., -inf],
             [2., 2., 2.]])
     """
-    q, k = check_operands("causal_scores", q=q, k=k)
+    q, k = check_operands("causal_scores", autocast=out is None, q=q, k=k)
     return _scores("causal_scores", q, k, scale, fill, precision, out, q=q, k=k)
 
 
@@ -74,7 +74,7 @@ def causal_scores_qkvpacked(
     tensor([[2., -inf],
             [2., 2.]])
     """
-    (qkv,) = check_operands("causal_scores_qkvpacked", min_dim=5, qkv=qkv)
+    (qkv,) = check_operands("causal_scores_qkvpacked", min_dim=5, autocast=out is None, qkv=qkv)
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"causal_scores_qkvpacked: qkv must be (B,T,3,NH,HS); got {describe(qkv=qkv)}")
     q, k = qkv.permute(2, 0, 3, 1, 4)[:2].unbind(0)

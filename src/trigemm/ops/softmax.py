@@ -36,7 +36,7 @@ def causal_softmax(scores: Tensor, *, diagonal: int | None = None, out: Tensor |
     tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]])
     """
-    (scores,) = check_operands("causal_softmax", scores=scores)
+    (scores,) = check_operands("causal_softmax", autocast=out is None, scores=scores)
     diagonal = scores.shape[-1] - scores.shape[-2] if diagonal is None else checked_diagonal("causal_softmax", diagonal)
     if out is not None:
         check_out("causal_softmax", out, scores.shape, scores)
