@@ -359,7 +359,11 @@ REFUSED = [
     (lambda: trigemm.trmm(a34, b45, side="top"), ValueError, "side must be one of 'left', 'right'; got 'top'"),
     (lambda: trigemm.trmm(a34, b45.mT), ValueError, r"shapes that fit are a \(…,M,K\) and b \(…,K,N\)$"),
     (lambda: trigemm.trmm(a34, b45, side="right"), ValueError, r'are a \(…,K,N\) and b \(…,M,K\) with side="right"$'),
-    (lambda: trigemm.trmm(a34, b45, transpose=True), ValueError, r"inner sizes differ, 3 and 4; .* a \(…,K,M\) and b \(…,K,N\) with"),
+    (
+        lambda: trigemm.trmm(a34, b45, transpose=True),
+        ValueError,
+        r"inner sizes differ, 3 and 4; .* a \(…,K,M\) and b \(…,K,N\) with",
+    ),
     (lambda: trigemm.trmm(a34, b45, side="right", transpose=True), ValueError, r"a \(…,N,K\) and b \(…,M,K\) .* transpose=True$"),
     (lambda: trigemm.syrk(a34, c=torch.zeros(4)), ValueError, r"c must broadcast to the result's shape \(3, 3\); .* c \(4,\)"),
     (lambda: trigemm.syrk(a34, beta=1.0), ValueError, "there is no c"),

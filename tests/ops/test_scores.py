@@ -44,13 +44,13 @@ def test_packed_scores(fill):
 def test_an_overlap_is_refused_in_the_words_of_the_operation(heads):
     buffer = torch.zeros(1, 2, 4, 3 * 4)
     q, k = buffer[..., :4], buffer[:, :heads, :, 4:8]
-    with pytest.raises(ValueError, match="^causal_scores: out overlaps q in memory"):
+    with pytest.raises(ValueError, match=r"^causal_scores: out overlaps q in memory"):
         trigemm.causal_scores(q, k, out=q)
-    with pytest.raises(ValueError, match="^causal_scores: out overlaps k in memory"):
+    with pytest.raises(ValueError, match=r"^causal_scores: out overlaps k in memory"):
         trigemm.causal_scores(q, k, out=buffer[..., 5:9])
-    with pytest.raises(ValueError, match="^causal_scores: out overlaps itself"):
+    with pytest.raises(ValueError, match=r"^causal_scores: out overlaps itself"):
         trigemm.causal_scores(q, k, out=torch.zeros(1, 1, 4, 4).expand(1, 2, 4, 4))
-    with pytest.raises(ValueError, match="^causal_scores_qkvpacked: out overlaps qkv in memory"):
+    with pytest.raises(ValueError, match=r"^causal_scores_qkvpacked: out overlaps qkv in memory"):
         trigemm.causal_scores_qkvpacked(qkv := torch.zeros(1, 4, 3, 1, 4), out=qkv[:, :, 0].transpose(1, 2))
     trigemm.causal_scores(q, k, out=buffer[..., 8:])
 

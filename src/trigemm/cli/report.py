@@ -24,7 +24,8 @@ def report(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     update: Annotated[
-        Path | None, typer.Option(help="Rewrite what stands between <!-- table:NAME --> and <!-- /table -->, where there are records.")
+        Path | None,
+        typer.Option(help="Rewrite what stands between <!-- table:NAME --> and <!-- /table -->, where there are records."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the reference case as a bar chart into this file.")] = None,
 ) -> None:

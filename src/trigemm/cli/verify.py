@@ -1,6 +1,7 @@
 """`trigemm verify`: random cases against the referee."""
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 def verify(
     operation: Annotated[list[str] | None, typer.Option(help="Verify this operation; may be repeated. Default: all.")] = None,
     kernel: Annotated[
-        str | None, typer.Option(help="Verify this kernel of the catalogue (number or name), not what users call.")
+        str | None,
+        typer.Option(
+            help="Verify this kernel of each operation: a number from 1 or a name, as `bench --list --operation NAME` has them. "
+            "Default: trigemm, what users call."
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda where there is one.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Verify this dtype; may be repeated. Default: all.")] = None,
@@ -90,6 +95,7 @@ def _sweep(
     """The sweep that was asked for. Raises ValueError where there is none."""
     import torch
 
+    from trigemm.kernels.catalogue import PUBLIC
     from trigemm.lab.cases import OPERATIONS, PRECISIONS
     from trigemm.lab.sweep import Sweep
 
@@ -108,8 +114,8 @@ def _sweep(
         raise ValueError(f"unknown device {device!r}; known are cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, and torch finds no CUDA device; --device cpu works here")
-    kernels = {} if kernel is None else _kernels(kernel, operations, device)
-    chosen = tuple(kernels) or tuple(operations or OPERATIONS)
+    found = _kernels(kernel or PUBLIC, operations or OPERATIONS, device)
+    chosen, kernels = tuple(found), {name: spec for name, spec in found.items() if spec is not None}
     if os.environ.get("TRITON_INTERPRET") == "1" and any(spec.name == "tiles" for spec in kernels.values()):
         dtypes, precisions = _as_interpreted(dtypes, precisions)
     dtypes = dtypes or list(ALL_DTYPES)
@@ -119,24 +125,27 @@ def _sweep(
     return Sweep(chosen, dtypes, precisions or PRECISIONS, device, seed, kernels)
 
 
-def _kernels(key: str, operations: list[str] | None, device: str) -> "dict[str, KernelSpec]":
-    """Each operation's kernel of this number or name."""
-    from trigemm.kernels.catalogue import CATALOGUE
+def _kernels(key: str, operations: Sequence[str], device: str) -> "dict[str, KernelSpec | None]":
+    """Each operation's kernel of this number or name; None for what users call."""
+    from trigemm.kernels.catalogue import CATALOGUE, LADDER, PUBLIC
     from trigemm.lab.cases import KERNEL_OPERATIONS
+    from trigemm.lab.workloads import no_kernel
 
-    among = [spec for spec in CATALOGUE if spec.operation in (operations or KERNEL_OPERATIONS)]
-    found = {spec.operation: spec for spec in among if key in (str(spec.number), spec.name)}
-    if not found:
-        listed = ", ".join(f"{spec.number} {spec.name} ({spec.operation})" for spec in among)
-        raise ValueError(f"there is no kernel {key!r}; there are {listed or 'none for these operations'}")
+    public = [name for name in operations if key == PUBLIC or (key == "1" and name != LADDER)]
+    # The baseline writes the whole square, whatever the fill: it is no kernel in this sense.
+    among = [s for s in CATALOGUE if s.number and s.operation in operations and s.operation in KERNEL_OPERATIONS]
+    kernels = {spec.operation: spec for spec in among if key in (str(spec.number), spec.name)}
+    if not public and not kernels:
+        listed = [(spec.number, f"{spec.name} ({spec.operation})") for spec in among]
+        raise no_kernel(key, [*listed, (None if LADDER in operations else 1, PUBLIC)])
     simulated = "1" in (os.environ.get("TRITON_INTERPRET"), os.environ.get("NUMBA_ENABLE_CUDASIM"))
-    for spec in found.values():
+    for spec in kernels.values():
         if spec.device not in ("any", device) and not simulated:
             raise ValueError(
                 f"kernel {spec.name} runs on {spec.device}, not on {device}; TRITON_INTERPRET=1 or NUMBA_ENABLE_CUDASIM=1 in the "
                 "environment simulates it on the CPU"
             )
-    return found
+    return {**dict.fromkeys(public), **kernels}
 
 
 def _as_interpreted(dtypes: list[str] | None, precisions: list[str] | None) -> tuple[list[str], list[str]]:

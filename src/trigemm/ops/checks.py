@@ -26,7 +26,7 @@ def check_operands(
     """The operands, under autocast in its dtype, once they are known to be acceptable.
 
     They must be dense floating tensors of one dtype on one device, with `min_dim` dimensions or more. An `optional` one may be
-    None, and stays None, or have fewer. Without `autocast` they stay as they are: so do those of PyTorch's products into an `out`.
+    None, and stays None, or have fewer. Without `autocast` their dtype stays: as PyTorch's own do that write into an `out`.
     """
     given: dict[str, Any] = {name: x for name, x in operands.items() if x is not None or name not in optional}
     if _as_expected(min_dim, *given.values()):

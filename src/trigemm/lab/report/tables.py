@@ -138,7 +138,7 @@ def _cpu(records: Sequence[Record]) -> str:
 
 
 def _operations(records: Sequence[Record]) -> str:
-    rows = sorted((r for r in records if r["device"] == "cuda" and r["operation"] != LADDER and r.get("number")), key=order)
+    rows = sorted((r for r in records if r["device"] == "cuda" and r["operation"] != LADDER and r.get("number") == 1), key=order)
     return _table(
         ("operation", "P x T x HS", "arithmetic", "torch.matmul, µs", "trigemm, µs, median [p20-p80]", "speedup", "of the floor"),
         [
