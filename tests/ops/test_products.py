@@ -185,6 +185,19 @@ def test_compiled_into_an_out_of_sizes_that_change():
         torch.testing.assert_close(out, trigemm.gemmt(a, b))
 
 
+@each_call
+def test_compiled_into_an_out_of_any_strides(call, shapes):
+    operands = [random(*shape) for shape in shapes]
+    expected = call(*operands)
+    buffer = torch.full((*expected.shape[:-1], 3 * expected.shape[-1]), NAN, **DOUBLE)
+    out = buffer[..., 1::3]
+    torch.compiler.reset()
+    found = torch.compile(lambda out, *x: call(*x, out=out) * 2, fullgraph=True, backend="aot_eager")(out, *operands)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(found, 2 * expected)
+    assert buffer[..., ::3].isnan().all()
+
+
 @pytest.mark.skipif(torch.__version__ < (2, 12), reason="torch 2.11's tracer fails at it")
 def test_transforms_inside_a_compiled_function_are_left_to_eager_or_refused():
     a, b = random(3, 4), random(4, 3)

@@ -3,8 +3,8 @@
 torch alone is needed to import this module. A kernel's module is imported when the kernel is first called (`KernelSpec.run`).
 
 Each operation is declared twice, as PyTorch's own are: a functional form that has gradients, and a form that writes
-into `out`. A `precision` of None is resolved when the operation runs, so it follows torch.set_float32_matmul_precision
-inside compiled graphs too.
+into `out`. That may be given by position, as torch.compile wants one that is not contiguous. A `precision` of None is resolved when
+the operation runs, so it follows torch.set_float32_matmul_precision inside compiled graphs too.
 """
 
 from collections.abc import Callable, Sequence
@@ -145,18 +145,19 @@ def _define(
         write(first, *rest, out=out, **fresh)
         return out
 
-    def into(first: Tensor, second: Tensor | None, *rest: object, out: Tensor) -> None:
+    def into(first: Tensor, second: Tensor | None, *parameters: Any) -> None:
+        *rest, out = parameters
         refuse_overlap(name, out, **{"a": first, "c" if name == "syrk" else "b": second})
         write(first, second, *rest, out=out)
         count_write(out)
 
     LIBRARY.define(f"{name}({arguments}) -> Tensor")
-    LIBRARY.define(f"{name}.out({arguments}, *, Tensor(a!) out) -> ()")
+    LIBRARY.define(f"{name}.out({arguments}, Tensor(a!) out) -> ()")
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, forward, device)
         LIBRARY.impl(f"{name}.out", into, device)
     torch.library.register_fake(f"trigemm::{name}", empty, lib=LIBRARY)
-    torch.library.register_fake(f"trigemm::{name}.out", lambda *args, out: None, lib=LIBRARY)
+    torch.library.register_fake(f"trigemm::{name}.out", lambda *_: None, lib=LIBRARY)
     torch.library.register_vmap(f"trigemm::{name}", _batching_rule(name), lib=LIBRARY)
     packet = getattr(torch.ops.trigemm, name)
     dispatched, dispatched_into = packet.default, packet.out
@@ -165,7 +166,7 @@ def _define(
         return (forward if needs_no_dispatch(first, second) else dispatched)(first, second, *rest)
 
     def call_into(first: Tensor, second: Any, *rest: object, out: Tensor) -> None:
-        (into if needs_no_dispatch(first, second, out) else dispatched_into)(first, second, *rest, out=out)
+        (into if needs_no_dispatch(first, second, out) else dispatched_into)(first, second, *rest, out)
 
     return call, call_into
 
