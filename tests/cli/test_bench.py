@@ -136,6 +136,8 @@ def test_the_operations_are_benchmarked_by_name(operation):
     done = bench(*SMALL, "--operation", operation, "--dtype", "float64")
     assert done.exit_code == 0, done.output
     assert "1 trigemm" in done.stdout
+    title = done.stdout.splitlines()[0].strip()
+    assert title == f"{operation}  B=2 T=40 NH=2 HS=8  float64" + ("" if operation in ("trmm", "syrk") else "  fill=None")
     assert LAST_LINE.match(done.stdout.splitlines()[-1])
 
 
@@ -184,9 +186,10 @@ def test_bad_options_are_one_sentence_and_exit_code_2(arguments, sentence):
 
 
 @pytest.mark.parametrize("arguments", [["--repeats", "many"], ["--no-such-option"], ["--seq", "1.5"]])
-def test_options_that_cannot_be_read_are_no_traceback(arguments):
+def test_options_that_cannot_be_read_are_no_traceback_and_named(arguments):
     done = bench(*SMALL, *arguments)
     assert done.exit_code == 2
+    assert arguments[-1] in done.stderr
     assert "Traceback" not in done.output
 
 

@@ -294,6 +294,13 @@ PACKETS = {
 
 
 @pytest.mark.parametrize("name", PACKETS)
+def test_the_dispatchers_operations_refuse_an_unknown_triangle(name):
+    tensors, parameters, _ = PACKETS[name]
+    with pytest.raises(ValueError, match=f"{name}: uplo must be one of .*; got 'both'"):
+        getattr(torch.ops.trigemm, name)(*tensors, *("both" if x in ("full", "lower", "upper") else x for x in parameters))
+
+
+@pytest.mark.parametrize("name", PACKETS)
 @pytest.mark.parametrize("grad", [False, True])
 def test_opcheck(name, grad):
     tensors, parameters, shape = PACKETS[name]

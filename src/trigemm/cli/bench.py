@@ -26,8 +26,8 @@ def bench(
     kernel: Annotated[
         list[str] | None,
         typer.Option(
-            help="Number or name of a kernel, as in --list; may be repeated. The baselines are always timed beside it: ratios are of "
-            "times of one run. Default: the whole ladder; of another operation 1, what users call."
+            help="Number or name of a kernel, as in --list; may be repeated. The baselines are always timed beside it: ratios "
+            "are of times of one run. Default: the whole ladder; of another operation 1, what users call."
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the kernels of the operation and measure nothing.")] = False,
@@ -50,7 +50,7 @@ def bench(
     ] = False,
     save: Annotated[
         Path | None,
-        typer.Option(help="Append the records to this file, as JSON lines, once all were timed or the run is interrupted."),
+        typer.Option(help="Append the records to this file, as JSON lines, when all were timed or on interruption."),
     ] = None,
 ) -> None:
     """Check each kernel against the referee at the very shape, then time it against the full product of the BLAS.
@@ -59,9 +59,9 @@ def bench(
     the exit code is 1. The floor is the larger of two times, at rates measured in the same run: that of the bytes that must move,
     and that of the triangle's floating-point operations.
 
-    Kernel 0 is the baseline: on the ladder a permutation and the whole product, elsewhere the whole product. baseline_alone is its
-    product without the permutation, baseline_tf32 the same in TF32, baseline_numpy the product by NumPy. The last line sets the
-    fastest of the kernels, or of those asked for, beside kernel 0.
+    Kernel 0 is the baseline: on the ladder a permutation and the whole product, elsewhere the product alone. baseline_alone is
+    the same without the permutation, baseline_tf32 in TF32, baseline_numpy the product by NumPy. The last line sets the fastest
+    of the kernels, or of those asked for, beside kernel 0.
     """
     try:
         if operation not in DEFAULT_SHAPES:
@@ -134,7 +134,9 @@ def _list(operation: str, asked: list[str], as_json: bool) -> None:
 
 def _show(out: Console, problem: Problem, outcome: lab.Outcome, chosen: list[str]) -> None:
     sizes = " ".join(f"{name}={getattr(problem.shape, name)}" for name in ("B", "T", "NH", "HS"))
-    table = Table(title=f"{problem.operation}  {sizes}  {problem.dtype} {problem.precision}  fill={problem.fill}")
+    precision = f" {problem.precision}" if problem.dtype == "float32" else ""
+    fill = "" if problem.operation in ("syrk", "trmm") else f"  fill={problem.fill}"
+    table = Table(title=f"{problem.operation}  {sizes}  {problem.dtype}{precision}{fill}")
     table.add_column("kernel")
     table.add_column("verdict")
     for heading in ("error/budget", r"median \[p20-p80] ms", "vs baseline", "of floor", "useful TFLOP/s", "GB/s"):

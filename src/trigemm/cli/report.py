@@ -48,7 +48,11 @@ def report(
         kept = loaded.benchmarks
         tables = markdown or update is not None or plot is not None or output is None
         if not kept and (tables or not (loaded.counted or loaded.measured or loaded.searches)):
-            typer.echo(f"error: there is no benchmark record in {', '.join(map(str, paths))}", err=True)
+            typer.echo(
+                f"error: there is no benchmark record in {', '.join(map(str, paths))}; tables are made of what "
+                "`bench --save` writes, a page also of what `traffic --save` does, neither of what `verify --save` does",
+                err=True,
+            )
             raise typer.Exit(1)
         if update is not None:
             _rewrite(update, kept)

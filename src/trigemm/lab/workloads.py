@@ -98,10 +98,24 @@ def build(problem: Problem) -> Workload:
     if free is not None and needed > free:
         sizes = ", ".join(f"{name}={size}" for name, size in asdict(shape).items())
         raise ValueError(
-            f"{problem.operation} at {sizes} in {problem.dtype} needs about {needed / 1e9:.1f} GB with its verification, "
-            f"and {free / 1e9:.1f} GB are free on {problem.device}; choose smaller sizes"
+            f"{problem.operation} at {sizes} in {problem.dtype} needs about {_size(needed)} with its verification, "
+            f"and {_size(free)} are free on {problem.device}; choose smaller sizes"
         )
     return _BUILDERS[problem.operation](problem)
+
+
+def _size(count: float) -> str:
+    """Bytes, in GB or a larger unit.
+
+    >>> _size(2e8), _size(3.2e23)
+    ('0.2 GB', '320.0 ZB')
+    """
+    size = count / 1e9
+    for unit in ("GB", "TB", "PB", "EB"):
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} ZB"
 
 
 def contenders(work: Workload) -> list[Contender]:

@@ -3,8 +3,8 @@
 torch alone is needed to import this module. A kernel's module is imported when the kernel is first called (`KernelSpec.run`).
 
 Each operation is declared twice, as PyTorch's own are: a functional form that has gradients, and a form that writes
-into `out`. That may be given by position, as torch.compile wants one that is not contiguous. A `precision` of None is resolved when
-the operation runs, so it follows torch.set_float32_matmul_precision inside compiled graphs too.
+into `out`. That may be given by position, as torch.compile wants one that is not contiguous. A `precision` of None is resolved
+when the operation runs, so it follows torch.set_float32_matmul_precision inside compiled graphs too.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trigemm.errors import choice
 from trigemm.kernels.catalogue import serving
 from trigemm.ops.checks import product_shape, refuse_overlap
 from trigemm.ops.direct import needs_no_dispatch
@@ -58,6 +59,8 @@ def gemmt_write(
     out: Tensor,
     keep: bool = True,
 ) -> None:
+    if uplo not in OPPOSITE:
+        raise choice("gemmt", "uplo", uplo, OPPOSITE)
     if uplo == "upper":
         a, b, out, diagonal = b.mT, a.mT, out.mT, -diagonal
     kernel = serving("gemmt", out.device.type, out.dtype)
@@ -96,6 +99,8 @@ def trmm_write(
     *,
     out: Tensor,
 ) -> None:
+    if uplo not in OPPOSITE:
+        raise choice("trmm", "uplo", uplo, OPPOSITE)
     if side == "right":  # (b @ t)ᵀ = tᵀ @ bᵀ
         b, out, transpose = b.mT, out.mT, not transpose
     if transpose:
@@ -110,6 +115,8 @@ def syrk_shape(a: Tensor, *_: object) -> tuple[int, ...]:
 
 
 def syrk_write(a: Tensor, c: Tensor | None, alpha: float, beta: float, uplo: str, precision: str | None, *, out: Tensor) -> None:
+    if uplo != "full" and uplo not in OPPOSITE:
+        raise choice("syrk", "uplo", uplo, ("full", *OPPOSITE))
     c = None if beta == 0 or c is None else c.expand(out.shape)
     if uplo == "upper":
         c, out, uplo = None if c is None else c.mT, out.mT, "lower"
