@@ -102,9 +102,33 @@ def test_beside_a_broken_kernel_the_others_are_timed(broken_kernel):
 
 def test_the_list_has_every_kernel_of_the_ladder():
     listed = [json.loads(line) for line in bench("--list", "--json").stdout.splitlines()]
-    assert [(row["number"], row["kernel"]) for row in listed] == [(s.number, s.name) for s in CATALOGUE if s.operation == LADDER]
+    ladder = [(s.number, s.name) for s in CATALOGUE if s.operation == LADDER]
+    second = [(None, name) for name in ("baseline_alone", "baseline_tf32", "baseline_numpy")]
+    assert [(row["number"], row["kernel"]) for row in listed] == [ladder[0], *second, *ladder[1:]]
     shown = bench("--list").stdout
     assert all(spec.name in shown and spec.idea in shown for spec in CATALOGUE if spec.operation == LADDER)
+
+
+def test_the_list_may_be_of_some_kernels_and_names_those_that_are_not_there():
+    listed = [
+        json.loads(line) for line in bench("--list", "--json", "--kernel", "6", "--kernel", "baseline_alone").stdout.splitlines()
+    ]
+    assert [row["kernel"] for row in listed] == ["baseline_alone", "tiles"]
+    done = bench("--list", "--operation", "gemmt", "--kernel", "nope")
+    assert done.exit_code == 2
+    sentence = "there is no kernel 'nope'; there are 0 baseline, baseline_tf32, baseline_numpy, 1 trigemm, 2 tiles, 3 strips"
+    assert sentence in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("operation", ["gemmt", "trmm", "syrk"])
+def test_a_kernel_of_an_operation_is_timed_where_it_is_asked_for(operation):
+    done = bench(*SMALL, "--operation", operation, "--kernel", "strips", "--kernel", "1", "--json")
+    assert done.exit_code == 0, done.output
+    read = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(r["number"], r["kernel"], r["verdict"]) for r in read if r["number"]] == [
+        (1, "trigemm", "pass"),
+        (3, "strips", "pass"),
+    ]
 
 
 @pytest.mark.parametrize("operation", ["gemmt", "trmm", "syrk", "causal_scores"])
@@ -112,6 +136,8 @@ def test_the_operations_are_benchmarked_by_name(operation):
     done = bench(*SMALL, "--operation", operation, "--dtype", "float64")
     assert done.exit_code == 0, done.output
     assert "1 trigemm" in done.stdout
+    title = done.stdout.splitlines()[0].strip()
+    assert title == f"{operation}  B=2 T=40 NH=2 HS=8  float64" + ("" if operation in ("trmm", "syrk") else "  fill=None")
     assert LAST_LINE.match(done.stdout.splitlines()[-1])
 
 
@@ -160,9 +186,10 @@ def test_bad_options_are_one_sentence_and_exit_code_2(arguments, sentence):
 
 
 @pytest.mark.parametrize("arguments", [["--repeats", "many"], ["--no-such-option"], ["--seq", "1.5"]])
-def test_options_that_cannot_be_read_are_no_traceback(arguments):
+def test_options_that_cannot_be_read_are_no_traceback_and_named(arguments):
     done = bench(*SMALL, *arguments)
     assert done.exit_code == 2
+    assert arguments[-1] in done.stderr
     assert "Traceback" not in done.output
 
 
@@ -195,7 +222,13 @@ def test_a_disk_that_fills_up_is_no_traceback(tmp_path, monkeypatch):
     path = tmp_path / "records.jsonl"
     done = bench(*SMALL, "--save", str(path))
     assert done.exit_code == 1
-    assert done.stderr == f"error: cannot write records to {path}: No space left on device\n"
+    assert done.stderr == f"error: cannot write {path}: No space left on device\n"
+
+
+def test_a_save_without_a_name_is_refused_as_the_folder_that_it_is():
+    done = bench(*SMALL, "--save", "")
+    assert done.exit_code == 2
+    assert done.stderr == "error: cannot write records to '.', which is a folder; give the name of a file\n"
 
 
 def test_a_device_that_fails_is_no_traceback(monkeypatch):

@@ -81,11 +81,13 @@ def test_the_default_shows_every_kind_and_passes_over_folders_that_it_cannot_sho
 
 def test_update_rewrites_a_file_in_place(tmp_path, results):
     page = tmp_path / "README.md"
-    page.write_text("µ\n<!-- table:cpu -->\n<!-- /table -->\n", encoding="utf-8")
+    page.write_text("µ\n<!-- table:cpu -->\n<!-- /table -->\n<!-- table:cuda -->\nold\n<!-- /table -->\n", encoding="utf-8")
     done = report(results, "--update", page)
     assert done.exit_code == 0
     assert done.stdout == ""
+    assert done.stderr.endswith("left as they are, for want of records: cuda\n")
     assert "| gemmt |" in page.read_text(encoding="utf-8")
+    assert "<!-- table:cuda -->\nold\n<!-- /table -->\n" in page.read_text(encoding="utf-8")
 
 
 def test_output_is_one_page_and_broken_lines_are_named_there_too(tmp_path, results):
@@ -127,7 +129,8 @@ def test_files_without_a_benchmark_record_are_an_error_and_change_nothing(tmp_pa
     done = report(path, "--update", page)
     assert done.exit_code == 1
     assert done.stdout == ""
-    assert done.stderr.splitlines()[-1] == f"error: there is no benchmark record in {path}"
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"error: there is no benchmark record in {path}; tables are made of what `bench --save` writes,")
     assert "old" in page.read_text()
 
 
@@ -151,6 +154,7 @@ def test_figures_are_not_cut_off_where_there_is_no_terminal(tmp_path, monkeypatc
             "error: cannot update {}: No such file or directory; give a file with <!-- table:NAME --> in it\n",
         ),
         ("-o", "no/page.html", "error: cannot write {}: No such file or directory\n"),
+        ("-o", "/dev/full", "error: cannot write {}: No space left on device\n"),
         ("--plot", "p.xyz", "error: cannot plot to {}: its name must end in one of .eps, "),
         ("--plot", "p", "error: cannot plot to {}: its name must end in one of .eps, "),
         ("--plot", "no/p.png", "error: cannot plot to {}: give a file in an existing folder\n"),

@@ -51,6 +51,13 @@ def test_the_readme_shows_the_counts_of_the_default_case():
             assert f"| {spec.number} {spec.name} | {cells} | {spec.idea} |" in readme
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_disk_that_is_full_is_named():
+    done = call("--kernel", "registers", *SMALL, "--save", "/dev/full")
+    assert done.exit_code == 1
+    assert done.stderr == "error: cannot write /dev/full: No space left on device\n"
+
+
 def test_json_lines_saved_records_and_a_plot(tmp_path):
     saved, picture = tmp_path / "records.jsonl", tmp_path / "ladder.png"
     done = call("--kernel", "registers", "--kernel", "4", *SMALL, "--json", "--save", saved, "--plot", picture)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import trigemm
 from trigemm.cli.main import app
 from trigemm.lab.sweep import Sweep
+from trigemm.lab.workloads import listing
 
 FIELDS = {
     "operation", "kernel", "device", "device_name", "dtypes", "seed", "cases", "passed", "failed", "worst_error_over_budget",
@@ -50,6 +51,14 @@ def test_two_hundred_cases_pass(tmp_path):
     assert path.read_text() == result.stdout
     assert run("--cases", "1", "--save", str(path)).exit_code == 0
     assert len(path.read_text().splitlines()) == len(summaries) + 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_disk_that_is_full_costs_no_result():
+    result = run("--cases", "2", "--operation", "gemmt", "--json", "--save", "/dev/full")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["cases"] == 2
+    assert result.stderr == "error: cannot write /dev/full: No space left on device\n"
 
 
 def test_jobs_must_be_positive():
@@ -119,14 +128,33 @@ def test_a_kernel_of_the_catalogue():
 
 
 @pytest.mark.parametrize(
+    ("key", "operation", "kernel"),
+    [
+        ("trigemm", "causal_scores", None), ("1", "causal_scores", None), ("1", "gemmt", None), ("3", "gemmt", "strips"),
+        ("trigemm", "causal_scores_qkvpacked", None), ("7", "causal_scores_qkvpacked", "strips"),
+    ],
+)  # fmt: skip
+def test_kernels_have_the_numbers_and_names_of_the_benchmark(key, operation, kernel):
+    result = run("--kernel", key, "--operation", operation, "--cases", "2", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["kernel"] == kernel
+    assert key in {x for row in listing(operation) for x in (str(row["number"]), row["kernel"])} | {"trigemm"}
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (
+            ["--kernel", "0", "--operation", "gemmt"],
+            "there is no kernel '0'; there are 2 tiles (gemmt), 3 strips (gemmt), 1 trigemm",
+        ),
+        (["--kernel", "strips", "--operation", "causal_attention"], "there is no kernel 'strips'; there are 1 trigemm"),
         (["--operation", "gemm"], "unknown operation 'gemm'; known are gemmt,"),
         (["--dtype", "int8"], "unknown dtype 'int8'; known are float64,"),
         (["--precision", "low"], "unknown precision 'low'; known are highest,"),
         (["--device", "tpu"], "unknown device 'tpu'; known are cpu, cuda"),
         (["--cases", "0"], "--cases must be at least 1, got 0"),
-        (["--kernel", "fast"], "there is no kernel 'fast'; there are 0 baseline"),
+        (["--kernel", "fast"], "there is no kernel 'fast'; there are 1 naive"),
         (["--kernel", "tiles", "--dtype", "float64"], "takes float32, float16, bfloat16, not float64"),
         (["--save", "/nowhere/at/all.jsonl"], "cannot write records to /nowhere/at/all.jsonl"),
         (["--cases", "many"], "Invalid value for '--cases'"),
@@ -147,6 +175,21 @@ def test_a_cuda_kernel_on_the_cpu_needs_a_simulator(monkeypatch):
     result = run("--kernel", "tiles", "--operation", "gemmt")
     assert result.exit_code == 2
     assert "kernel tiles runs on cuda, not on cpu; TRITON_INTERPRET=1" in result.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs Triton's interpreter")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of sums that overflow
+def test_what_the_interpreter_computes_wrong_is_left_out_or_refused():
+    result = run("--kernel", "tiles", "--operation", "gemmt", "--cases", "8", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["dtypes"] == ["float64", "float32", "float16"]
+    assert (
+        result.stderr == 'bfloat16 and precision "medium" are left out: Triton\'s interpreter computes bfloat16 products wrong\n'
+    )
+    for asked in (["--dtype", "bfloat16"], ["--precision", "medium"]):
+        result = run("--kernel", "tiles", *asked)
+        assert result.exit_code == 2
+        assert f"{asked[1]} cannot be verified here: Triton's interpreter computes bfloat16" in result.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")

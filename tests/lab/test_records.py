@@ -142,7 +142,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_a_place_that_cannot_be_written_is_named_before_anything_is_measured(tmp_path):
     with pytest.raises(ValueError, match=r"cannot write records to .*no/x\.jsonl: No such file"):
         records.check_writable(tmp_path / "no/x.jsonl")
-    with pytest.raises(ValueError, match="Is a directory"):
+    with pytest.raises(ValueError, match="which is a folder; give the name of a file"):
         records.check_writable(tmp_path)
 
 

@@ -17,7 +17,7 @@ DOUBLE = {"dtype": torch.float64}
 
 
 def random(*shape, **options):
-    return torch.randn(*shape, **{"dtype": torch.float64, **options})
+    return torch.randn(shape, **{"dtype": torch.float64, **options})
 
 
 def test_gemmt_batches_broadcast():
@@ -122,6 +122,8 @@ CALLS = {
     "trmm right transposed": (lambda a, b, **o: trigemm.trmm(a, b, side="right", transpose=True, **o), [(2, 3, 2), (3, 2)]),
     "syrk": (lambda a, **o: trigemm.syrk(a, alpha=0.5, **o), [(2, 3, 4)]),
     "syrk upper": (lambda a, c, **o: trigemm.syrk(a, beta=0.5, c=c, uplo="upper", **o), [(2, 3, 4), (3, 1)]),
+    "syrk row": (lambda a, c, **o: trigemm.syrk(a, beta=0.5, c=c, uplo="lower", **o), [(2, 3, 4), (3,)]),
+    "syrk number": (lambda a, c, **o: trigemm.syrk(a, beta=0.5, c=c, **o), [(3, 4), ()]),
     "syrk full": (lambda a, c, **o: trigemm.syrk(a, beta=0.5, c=c, **o), [(3, 4), (3, 3)]),
     "causal_scores": (lambda q, k, **o: trigemm.causal_scores(q, k, fill=0.0, **o), [(1, 2, 2, 2), (1, 1, 3, 2)]),
     "causal_scores_qkvpacked": (lambda qkv, **o: trigemm.causal_scores_qkvpacked(qkv, fill=0.0, **o), [(1, 3, 3, 2, 1)]),
@@ -146,6 +148,26 @@ def test_compiled_without_a_graph_break(call, shapes):
     torch.testing.assert_close(torch.autograd.grad(found, operands, grad), torch.autograd.grad(expected, operands, grad))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_gradient_of_syrk_is_finite_where_torchs_is(dtype, sign):
+    x = torch.full((4, 4), 2.0**-10, dtype=dtype, requires_grad=True)
+    large = torch.full((4, 4), 0.6 * torch.finfo(dtype).max, dtype=dtype)
+    grad = large.tril() + sign * large.triu(1)
+    (expected,) = torch.autograd.grad(x @ x.mT, x, grad)
+    (found,) = torch.autograd.grad(trigemm.syrk(x), x, grad)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(found, expected, atol=0, rtol=4 * torch.finfo(dtype).eps)
+
+
+def test_the_gradient_of_syrk_keeps_the_smallest_float16():
+    x, grad = torch.ones(3, 3, dtype=torch.float16, requires_grad=True), torch.zeros(3, 3, dtype=torch.float16)
+    grad[2, 0] = 2.0**-24
+    (found,) = torch.autograd.grad(trigemm.syrk(x), x, grad)
+    assert torch.equal(found, torch.autograd.grad(x @ x.mT, x, grad)[0])
+    assert found.any()
+
+
 def test_compiled_with_sizes_that_change():
     compiled = torch.compile(trigemm.causal_scores, fullgraph=True, dynamic=True, backend="aot_eager")
     for queries, keys, heads, kv_heads in ((5, 7, 4, 2), (8, 8, 4, 2), (3, 11, 6, 3)):
@@ -161,6 +183,19 @@ def test_compiled_into_an_out_of_sizes_that_change():
         a, b, out = random(3, rows, 4), random(4, columns), random(3, rows, columns)
         torch.testing.assert_close(compiled(a, b, out), 2 * trigemm.gemmt(a, b))
         torch.testing.assert_close(out, trigemm.gemmt(a, b))
+
+
+@each_call
+def test_compiled_into_an_out_of_any_strides(call, shapes):
+    operands = [random(*shape) for shape in shapes]
+    expected = call(*operands)
+    buffer = torch.full((*expected.shape[:-1], 3 * expected.shape[-1]), NAN, **DOUBLE)
+    out = buffer[..., 1::3]
+    torch.compiler.reset()
+    found = torch.compile(lambda out, *x: call(*x, out=out) * 2, fullgraph=True, backend="aot_eager")(out, *operands)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(found, 2 * expected)
+    assert buffer[..., ::3].isnan().all()
 
 
 @pytest.mark.skipif(torch.__version__ < (2, 12), reason="torch 2.11's tracer fails at it")
@@ -232,6 +267,16 @@ def test_autocast_lowers_float32_alone(call, shapes):
 
 
 @each_call
+def test_autocast_leaves_the_operands_of_an_out_as_they_are(call, shapes):
+    operands = [random(*shape, dtype=torch.float32) for shape in shapes]
+    expected = call(*operands)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = torch.full_like(expected, NAN)
+        assert call(*operands, out=out) is out
+    torch.testing.assert_close(out, expected)
+
+
+@each_call
 def test_fake_tensors_have_the_real_shapes(call, shapes):
     real = call(*(random(*shape) for shape in shapes))
     for fake in (
@@ -246,6 +291,13 @@ PACKETS = {
     "trmm": ((random(2, 4, 3), random(4, 5)), (0.5, "lower", 0, "left", True, None), (2, 3, 5)),
     "syrk": ((random(2, 3, 4), random(3, 3)), (0.5, 2.0, "full", None), (2, 3, 3)),
 }
+
+
+@pytest.mark.parametrize("name", PACKETS)
+def test_the_dispatchers_operations_refuse_an_unknown_triangle(name):
+    tensors, parameters, _ = PACKETS[name]
+    with pytest.raises(ValueError, match=f"{name}: uplo must be one of .*; got 'both'"):
+        getattr(torch.ops.trigemm, name)(*tensors, *("both" if x in ("full", "lower", "upper") else x for x in parameters))
 
 
 @pytest.mark.parametrize("name", PACKETS)
@@ -325,8 +377,15 @@ REFUSED = [
     (lambda: trigemm.gemmt(a34, b45, out=[]), TypeError, "out must be a torch.Tensor, got list"),
     (lambda: trigemm.gemmt(a34.clone().requires_grad_(), b45, out=torch.zeros(3, 5)), ValueError, "does not support gradients"),
     (lambda: trigemm.trmm(a34, b45, side="top"), ValueError, "side must be one of 'left', 'right'; got 'top'"),
-    (lambda: trigemm.trmm(a34, b45, side="right"), ValueError, "inner sizes differ"),
-    (lambda: trigemm.trmm(a34, b45, transpose=True), ValueError, "inner sizes differ, 3 and 4"),
+    (lambda: trigemm.trmm(a34, b45.mT), ValueError, r"shapes that fit are a \(…,M,K\) and b \(…,K,N\)$"),
+    (lambda: trigemm.trmm(a34, b45, side="right"), ValueError, r'are a \(…,K,N\) and b \(…,M,K\) with side="right"$'),
+    (
+        lambda: trigemm.trmm(a34, b45, transpose=True),
+        ValueError,
+        r"inner sizes differ, 3 and 4; .* a \(…,K,M\) and b \(…,K,N\) with",
+    ),
+    (lambda: trigemm.trmm(a34, b45, side="right", transpose=True), ValueError, r"a \(…,N,K\) and b \(…,M,K\) .* transpose=True$"),
+    (lambda: trigemm.syrk(a34, c=torch.zeros(4)), ValueError, r"c must broadcast to the result's shape \(3, 3\); .* c \(4,\)"),
     (lambda: trigemm.syrk(a34, beta=1.0), ValueError, "there is no c"),
     (lambda: trigemm.syrk(a34, c=a34), ValueError, r"c must broadcast to the result's shape \(3, 3\)"),
     (lambda: trigemm.syrk(a34, uplo="both"), ValueError, "'full', 'lower', 'upper'; got 'both'"),

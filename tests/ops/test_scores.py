@@ -40,6 +40,28 @@ def test_packed_scores(fill):
     assert (out.triu(1) == torch.full_like(out, 7.0).triu(1)).all()
 
 
+@pytest.mark.parametrize("heads", [2, 1])
+def test_an_overlap_is_refused_in_the_words_of_the_operation(heads):
+    buffer = torch.zeros(1, 2, 4, 3 * 4)
+    q, k = buffer[..., :4], buffer[:, :heads, :, 4:8]
+    with pytest.raises(ValueError, match=r"^causal_scores: out overlaps q in memory"):
+        trigemm.causal_scores(q, k, out=q)
+    with pytest.raises(ValueError, match=r"^causal_scores: out overlaps k in memory"):
+        trigemm.causal_scores(q, k, out=buffer[..., 5:9])
+    with pytest.raises(ValueError, match=r"^causal_scores: out overlaps itself"):
+        trigemm.causal_scores(q, k, out=torch.zeros(1, 1, 4, 4).expand(1, 2, 4, 4))
+    with pytest.raises(ValueError, match=r"^causal_scores_qkvpacked: out overlaps qkv in memory"):
+        trigemm.causal_scores_qkvpacked(qkv := torch.zeros(1, 4, 3, 1, 4), out=qkv[:, :, 0].transpose(1, 2))
+    trigemm.causal_scores(q, k, out=buffer[..., 8:])
+
+
+@pytest.mark.parametrize("heads", [2, 1])
+def test_compiled_into_an_out(heads):
+    q, k, out = torch.randn(1, 2, 4, 8), torch.randn(1, heads, 4, 8), torch.zeros(1, 2, 4, 4)
+    torch.compile(lambda q, k, out: trigemm.causal_scores(q, k, out=out), fullgraph=True, backend="aot_eager")(q, k, out)
+    assert torch.equal(out, trigemm.causal_scores(q, k))
+
+
 def test_the_default_scale():
     q = torch.randn(1, 1, 3, 16)
     assert torch.equal(trigemm.causal_scores(q, q), trigemm.causal_scores(q, q, scale=0.25))

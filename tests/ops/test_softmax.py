@@ -95,6 +95,7 @@ def test_autocast_and_fake_tensors():
     scores = random(2, 4, 5, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         assert trigemm.causal_softmax(scores).dtype == torch.bfloat16
+        assert trigemm.causal_softmax(scores, out=scores) is scores
     fake = trigemm.causal_softmax(scores.to("meta"))
     assert (fake.shape, fake.dtype) == (scores.shape, scores.dtype)
 

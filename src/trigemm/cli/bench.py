@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from trigemm.cli.terminal import console, progress, signals_interrupt
+from trigemm.cli.terminal import cannot_write, console, progress, signals_interrupt
 from trigemm.kernels.catalogue import LADDER
 from trigemm.lab import bench as lab
 from trigemm.lab import environment, records
@@ -23,8 +23,14 @@ _OPERATIONS = "; ".join(f"{name} (B={B} T={T} NH={NH} HS={HS})" for name, (B, T,
 
 def bench(
     operation: Annotated[str, typer.Option(help=f"What to time, here with its default sizes: {_OPERATIONS}.")] = LADDER,
-    kernel: Annotated[list[str] | None, typer.Option(help="Number or name of a kernel; may be repeated. Default: all.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the kernels and measure nothing.")] = False,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Number or name of a kernel, as in --list; may be repeated. The baselines are always timed beside it: ratios "
+            "are of times of one run. Default: the whole ladder; of another operation 1, what users call."
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the kernels of the operation and measure nothing.")] = False,
     batch: Annotated[int | None, typer.Option(help="B. There are B * NH matrices.")] = None,
     seq: Annotated[int | None, typer.Option(help="T: the triangle has T rows and T columns.")] = None,
     heads: Annotated[int | None, typer.Option(help="NH.")] = None,
@@ -42,19 +48,26 @@ def bench(
     as_json: Annotated[
         bool, typer.Option("--json", help="JSON lines on standard output, one a kernel, and nothing else.")
     ] = False,
-    save: Annotated[Path | None, typer.Option(help="Append the records to this file, as JSON lines.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Append the records to this file, as JSON lines, when all were timed or on interruption."),
+    ] = None,
 ) -> None:
     """Check each kernel against the referee at the very shape, then time it against the full product of the BLAS.
 
     With no options: the reference case, on CUDA if there is one, else on the CPU. A kernel that fails the check gets no time, and
     the exit code is 1. The floor is the larger of two times, at rates measured in the same run: that of the bytes that must move,
     and that of the triangle's floating-point operations.
+
+    Kernel 0 is the baseline: on the ladder a permutation and the whole product, elsewhere the product alone. baseline_alone is
+    the same without the permutation, baseline_tf32 in TF32, baseline_numpy the product by NumPy. The last line sets the fastest
+    of the kernels, or of those asked for, beside kernel 0.
     """
     try:
         if operation not in DEFAULT_SHAPES:
             raise ValueError(f"unknown operation {operation!r}; known are {', '.join(DEFAULT_SHAPES)}")
         if list_:
-            _list(operation, as_json)
+            _list(operation, kernel or [], as_json)
             return
         if repeats is not None and repeats < 1:
             raise ValueError(f"--repeats must be at least 1, got {repeats}")
@@ -79,9 +92,7 @@ def bench(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     except OSError as error:
-        if error.filename is None:  # standard output
-            raise
-        typer.echo(f"error: cannot write records to {error.filename}: {error.strerror}", err=True)
+        typer.echo(cannot_write(error), err=True)
         raise typer.Exit(1) from None
     except RuntimeError as error:
         typer.echo(f"error: the device failed: {error}", err=True)
@@ -103,21 +114,29 @@ def _fill(text: str) -> float | None:
         raise ValueError(f'--fill is a number, inf, -inf, nan or "none", got {text!r}') from None
 
 
-def _list(operation: str, as_json: bool) -> None:
-    rows = listing(operation)
+def _list(operation: str, asked: list[str], as_json: bool) -> None:
+    rows = listing(operation, asked)
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))
         return
     table = Table("number", "kernel", "device", "dtypes", "idea", title=operation)
     for row in rows:
-        table.add_row(str(row["number"]), row["kernel"], row["device"], " ".join(row["dtypes"]), row["idea"])
+        table.add_row(
+            "" if row["number"] is None else str(row["number"]),
+            row["kernel"],
+            row["device"],
+            " ".join(row["dtypes"]),
+            row["idea"],
+        )
     console().print(table)
 
 
 def _show(out: Console, problem: Problem, outcome: lab.Outcome, chosen: list[str]) -> None:
     sizes = " ".join(f"{name}={getattr(problem.shape, name)}" for name in ("B", "T", "NH", "HS"))
-    table = Table(title=f"{problem.operation}  {sizes}  {problem.dtype} {problem.precision}  fill={problem.fill}")
+    precision = f" {problem.precision}" if problem.dtype == "float32" else ""
+    fill = "" if problem.operation in ("syrk", "trmm") else f"  fill={problem.fill}"
+    table = Table(title=f"{problem.operation}  {sizes}  {problem.dtype}{precision}{fill}")
     table.add_column("kernel")
     table.add_column("verdict")
     for heading in ("error/budget", r"median \[p20-p80] ms", "vs baseline", "of floor", "useful TFLOP/s", "GB/s"):

@@ -33,6 +33,17 @@ class Commands(TyperGroup):
                 print(f"error: cannot write to standard output: {error.strerror}", file=sys.stderr)
             sys.exit(1)
 
+    def invoke(self, ctx: Any) -> Any:
+        """A value that cannot be read is named beside what it should have been."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            # Typer reads values by pydantic, whose words leave them out.
+            invalid: list[Any] = getattr(error.__cause__, "errors", list)()
+            if invalid:
+                error.message += f"; got {invalid[0]['input']!r}"
+            raise
+
 
 app = typer.Typer(
     cls=Commands,

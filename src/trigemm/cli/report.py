@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 
-from trigemm.cli.terminal import console
+from trigemm.cli.terminal import cannot_write, console
 from trigemm.lab import report as lab
-from trigemm.lab.records import Record
+from trigemm.lab.records import Record, errors_name
 
 
 def report(
@@ -24,7 +24,8 @@ def report(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     update: Annotated[
-        Path | None, typer.Option(help="Rewrite what stands between <!-- table:NAME --> and <!-- /table -->.")
+        Path | None,
+        typer.Option(help="Rewrite what stands between <!-- table:NAME --> and <!-- /table -->, where there are records."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the reference case as a bar chart into this file.")] = None,
 ) -> None:
@@ -47,19 +48,23 @@ def report(
         kept = loaded.benchmarks
         tables = markdown or update is not None or plot is not None or output is None
         if not kept and (tables or not (loaded.counted or loaded.measured or loaded.searches)):
-            typer.echo(f"error: there is no benchmark record in {', '.join(map(str, paths))}", err=True)
+            typer.echo(
+                f"error: there is no benchmark record in {', '.join(map(str, paths))}; tables are made of what "
+                "`bench --save` writes, a page also of what `traffic --save` does, neither of what `verify --save` does",
+                err=True,
+            )
             raise typer.Exit(1)
         if update is not None:
             _rewrite(update, kept)
         if plot is not None:
             lab.plot(kept, plot)
         if output is not None:
-            output.write_text(lab.page(loaded), encoding="utf-8")
+            _write(output, lab.page(loaded))
     except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     except OSError as error:
-        typer.echo(f"error: cannot write {error.filename}: {error.strerror}", err=True)
+        typer.echo(cannot_write(error), err=True)
         raise typer.Exit(2) from None
     if markdown:
         typer.echo(lab.markdown(kept), nl=False)
@@ -72,6 +77,13 @@ def _rewrite(path: Path, kept: list[Record]) -> None:
         before = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"cannot update {path}: {error.strerror}; give a file with <!-- table:NAME --> in it") from None
-    after = lab.update(before, kept)
+    after, left = lab.update(before, kept)
+    if left:
+        typer.echo(f"left as they are, for want of records: {', '.join(left)}", err=True)
     if after != before:
-        path.write_text(after, encoding="utf-8")
+        _write(path, after)
+
+
+def _write(path: Path, text: str) -> None:
+    with errors_name(path):
+        path.write_text(text, encoding="utf-8")

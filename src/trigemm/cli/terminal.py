@@ -17,6 +17,13 @@ def console(stderr: bool = False) -> Console:
     return found if found.is_terminal else Console(stderr=stderr, width=200)
 
 
+def cannot_write(error: OSError) -> str:
+    """A sentence on the file that could not be written. An error without one is standard output's: it goes on to `main`."""
+    if error.filename is None:
+        raise error
+    return f"error: cannot write {error.filename}: {error.strerror}"
+
+
 @contextmanager
 def progress(stage: str) -> Iterator[Callable[[str, int, int], object]]:
     """A bar on standard error, to be told (stage, done, total). Where that is no terminal, nothing."""

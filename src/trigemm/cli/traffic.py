@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from trigemm.cli.terminal import cannot_write
+
 SMALL = {"B": 1, "T": 256, "NH": 1, "HS": 64}
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
@@ -88,9 +90,12 @@ def _reported_errors() -> Iterator[None]:
     """Errors that a user can mend become a sentence and an exit code."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
+    except OSError as error:
+        typer.echo(cannot_write(error), err=True)
+        raise typer.Exit(1) from None
     except RuntimeError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

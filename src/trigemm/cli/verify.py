@@ -1,6 +1,7 @@
 """`trigemm verify`: random cases against the referee."""
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trigemm.cli.terminal import console, progress, signals_interrupt
+from trigemm.cli.terminal import cannot_write, console, progress, signals_interrupt
 from trigemm.kernels.spec import ALL_DTYPES
 
 INTERRUPTED = "interrupted: not all cases were tried"
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 def verify(
     operation: Annotated[list[str] | None, typer.Option(help="Verify this operation; may be repeated. Default: all.")] = None,
     kernel: Annotated[
-        str | None, typer.Option(help="Verify this kernel of the catalogue (number or name), not what users call.")
+        str | None,
+        typer.Option(
+            help="Verify this kernel of each operation: a number from 1 or a name, as `bench --list --operation NAME` has them. "
+            "Default: trigemm, what users call."
+        ),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: cuda where there is one.")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="Verify this dtype; may be repeated. Default: all.")] = None,
@@ -55,9 +60,13 @@ def verify(
     with signals_interrupt():
         stopped = _run(sweep, cases, jobs, tallies)
         summaries = [_summary(sweep, name, tally, smallest=stopped is None) for name, tally in tallies.items()]
+    unsaved = None
     for summary in summaries:
-        if save is not None:
-            records.append(save, summary)
+        if save is not None and unsaved is None:
+            try:
+                records.append(save, summary)
+            except OSError as error:
+                unsaved = cannot_write(error)
         if as_json:
             typer.echo(records.encode(summary))
     if not as_json:
@@ -65,11 +74,12 @@ def verify(
     for summary in summaries:
         if summary["failed"]:
             typer.echo(f"{summary['operation']} fails: {summary['reason']}\n{summary['failure']}", err=True)
-    if stopped is not None:
-        typer.echo(stopped, err=True)
+    for message in (stopped, unsaved):
+        if message is not None:
+            typer.echo(message, err=True)
     if stopped == INTERRUPTED:
         raise typer.Exit(130)
-    if stopped is not None or any(summary["failed"] for summary in summaries):
+    if stopped is not None or unsaved is not None or any(summary["failed"] for summary in summaries):
         raise typer.Exit(1)
 
 
@@ -85,6 +95,7 @@ def _sweep(
     """The sweep that was asked for. Raises ValueError where there is none."""
     import torch
 
+    from trigemm.kernels.catalogue import PUBLIC
     from trigemm.lab.cases import OPERATIONS, PRECISIONS
     from trigemm.lab.sweep import Sweep
 
@@ -103,8 +114,10 @@ def _sweep(
         raise ValueError(f"unknown device {device!r}; known are cpu, cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, and torch finds no CUDA device; --device cpu works here")
-    kernels = {} if kernel is None else _kernels(kernel, operations, device)
-    chosen = tuple(kernels) or tuple(operations or OPERATIONS)
+    found = _kernels(kernel or PUBLIC, operations or OPERATIONS, device)
+    chosen, kernels = tuple(found), {name: spec for name, spec in found.items() if spec is not None}
+    if os.environ.get("TRITON_INTERPRET") == "1" and any(spec.name == "tiles" for spec in kernels.values()):
+        dtypes, precisions = _as_interpreted(dtypes, precisions)
     dtypes = dtypes or list(ALL_DTYPES)
     for name, spec in kernels.items():
         if not set(dtypes) & set(spec.dtypes):
@@ -112,24 +125,39 @@ def _sweep(
     return Sweep(chosen, dtypes, precisions or PRECISIONS, device, seed, kernels)
 
 
-def _kernels(key: str, operations: list[str] | None, device: str) -> "dict[str, KernelSpec]":
-    """Each operation's kernel of this number or name."""
-    from trigemm.kernels.catalogue import CATALOGUE
+def _kernels(key: str, operations: Sequence[str], device: str) -> "dict[str, KernelSpec | None]":
+    """Each operation's kernel of this number or name; None for what users call."""
+    from trigemm.kernels.catalogue import CATALOGUE, LADDER, PUBLIC
     from trigemm.lab.cases import KERNEL_OPERATIONS
+    from trigemm.lab.workloads import no_kernel
 
-    among = [spec for spec in CATALOGUE if spec.operation in (operations or KERNEL_OPERATIONS)]
-    found = {spec.operation: spec for spec in among if key in (str(spec.number), spec.name)}
-    if not found:
-        listed = ", ".join(f"{spec.number} {spec.name} ({spec.operation})" for spec in among)
-        raise ValueError(f"there is no kernel {key!r}; there are {listed or 'none for these operations'}")
+    public = [name for name in operations if key == PUBLIC or (key == "1" and name != LADDER)]
+    # The baseline writes the whole square, whatever the fill: it is no kernel in this sense.
+    among = [s for s in CATALOGUE if s.number and s.operation in operations and s.operation in KERNEL_OPERATIONS]
+    kernels = {spec.operation: spec for spec in among if key in (str(spec.number), spec.name)}
+    if not public and not kernels:
+        listed = [(spec.number, f"{spec.name} ({spec.operation})") for spec in among]
+        raise no_kernel(key, [*listed, (None if LADDER in operations else 1, PUBLIC)])
     simulated = "1" in (os.environ.get("TRITON_INTERPRET"), os.environ.get("NUMBA_ENABLE_CUDASIM"))
-    for spec in found.values():
+    for spec in kernels.values():
         if spec.device not in ("any", device) and not simulated:
             raise ValueError(
                 f"kernel {spec.name} runs on {spec.device}, not on {device}; TRITON_INTERPRET=1 or NUMBA_ENABLE_CUDASIM=1 in the "
                 "environment simulates it on the CPU"
             )
-    return found
+    return {**dict.fromkeys(public), **kernels}
+
+
+def _as_interpreted(dtypes: list[str] | None, precisions: list[str] | None) -> tuple[list[str], list[str]]:
+    """The dtypes and precisions, all if none were asked for, of which Triton's interpreter computes the products right."""
+    from trigemm.lab.cases import PRECISIONS
+
+    reason = "Triton's interpreter computes bfloat16 products wrong"
+    for asked, what in ((dtypes, "bfloat16"), (precisions, "medium")):
+        if what in (asked or ()):
+            raise ValueError(f"{what} cannot be verified here: {reason}; a GPU can, without TRITON_INTERPRET=1")
+    typer.echo(f'bfloat16 and precision "medium" are left out: {reason}', err=True)
+    return dtypes or [x for x in ALL_DTYPES if x != "bfloat16"], precisions or [x for x in PRECISIONS if x != "medium"]
 
 
 def _run(sweep: "Sweep", cases: int, jobs: int, tallies: "dict[str, Tally]") -> str | None:

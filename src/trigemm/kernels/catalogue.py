@@ -1,4 +1,8 @@
-"""The ordered list of all kernels, and which of them serves a call."""
+"""The ordered list of all kernels, and which of them serves a call.
+
+An operation's numbers begin with 0, the full product of the BLAS. On the ladder its rungs follow; elsewhere 1 is PUBLIC, what
+users call, which goes to one of the kernels that follow.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -12,6 +16,7 @@ from trigemm.kernels.threads import limits
 
 TILE_DTYPES = ("float32", "float16", "bfloat16")
 LADDER = "causal_scores_qkvpacked"
+PUBLIC = "trigemm"
 
 
 def _needs_triton(problem: Mapping[str, Any]) -> str | None:
@@ -28,9 +33,9 @@ def _products(operation: str, module: str | None = None) -> tuple[KernelSpec, Ke
     tiles, strips = f"trigemm.kernels.tiles.{entry}", f"trigemm.kernels.strips.{entry}"
     return (
         KernelSpec(
-            1, "tiles", operation, "programs of tiles, on tensor cores (Triton)", "cuda", TILE_DTYPES, tiles, _needs_triton
+            2, "tiles", operation, "programs of tiles, on tensor cores (Triton)", "cuda", TILE_DTYPES, tiles, _needs_triton
         ),
-        KernelSpec(2, "strips", operation, "a BLAS call a strip of rows", "any", ALL_DTYPES, strips),
+        KernelSpec(3, "strips", operation, "a BLAS call a strip of rows", "any", ALL_DTYPES, strips),
     )
 
 

@@ -47,7 +47,7 @@ def takes_all(problem: Mapping[str, Any]) -> str | None:
 class KernelSpec:
     """One kernel of the catalogue.
 
-    number       its rung on the ladder of its operation; 0 is the baseline
+    number       its rung on the ladder, where 0 is the baseline; from 2 on the kernels of other operations (`catalogue`)
     name         what a user types: `trigemm bench --kernel NAME`
     operation    the operation that it computes, as above
     idea         the one thing that it does differently, in a line

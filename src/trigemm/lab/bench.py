@@ -15,7 +15,7 @@ from trigemm.lab.problem import Problem
 from trigemm.lab.records import Record
 from trigemm.lab.timing import Timing, ceilings, interleaved
 from trigemm.lab.verify import Verdict, verify_into
-from trigemm.lab.workloads import Contender, Workload, build, contenders
+from trigemm.lab.workloads import Contender, Workload, build, contenders, no_kernel
 
 DEFAULT_REPEATS = 100
 # Without a number of repeats the CPU stops after this long, to keep the default run under a minute on two cores.
@@ -52,18 +52,17 @@ class Outcome:
 
 
 def choose(all_contenders: Sequence[Contender], asked: Sequence[str]) -> list[Contender]:
-    """The contenders that were asked for by number or name, in catalogue order, with the baselines; all if none were.
+    """The contenders that were asked for by number or name, in catalogue order, with the baselines; if none were, the default.
 
     Raises ValueError for one that is not there or that cannot take the problem.
     """
     if not asked:
-        return list(all_contenders)
+        return [c for c in all_contenders if c.by_default]
     wanted: set[str] = set()
     for key in asked:
         found = [c for c in all_contenders if key in (c.name, str(c.number))]
         if not found:
-            listed = ", ".join(c.name if c.number is None else f"{c.number} {c.name}" for c in all_contenders)
-            raise ValueError(f"there is no kernel {key!r}; there are {listed}")
+            raise no_kernel(key, [(c.number, c.name) for c in all_contenders])
         if found[0].refusal is not None:
             raise ValueError(f"kernel {found[0].name} cannot take this problem: {found[0].refusal}")
         wanted.add(found[0].name)

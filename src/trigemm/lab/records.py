@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,6 +104,8 @@ def _contradiction(record: Record) -> str | None:
 
 def check_writable(path: Path) -> None:
     """Raises ValueError where records could not be appended to `path`; to be called before measuring."""
+    if path.is_dir():
+        raise ValueError(f"cannot write records to {str(path)!r}, which is a folder; give the name of a file")
     try:
         with path.open("a"):
             pass
@@ -115,16 +118,22 @@ def check_writable(path: Path) -> None:
 def append(path: Path, record: Mapping[str, Any]) -> None:
     """Adds one record to a file; it is on disk when this returns. The OSError of one that cannot be written names it."""
     line = encode(record).encode() + b"\n"
+    with errors_name(path), path.open("a+b") as file:
+        # A process killed in the middle of a line leaves it unended: what follows must not be lost with it.
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = b"\n" + line
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def errors_name(path: Path) -> Iterator[None]:
+    """An OSError of what is done to a file names it, as that of a disk that is full does not."""
     try:
-        with path.open("a+b") as file:
-            # A process killed in the middle of a line leaves it unended: what follows must not be lost with it.
-            if file.tell() > 0:
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":
-                    line = b"\n" + line
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from random import Random
@@ -163,6 +163,7 @@ def _processes(jobs: int, sweep: Sweep, count: int, shares: int) -> Iterator[lis
     connections: list[Connection] = []
     try:
         # What a terminal or `timeout` sends to the whole group is for this process to act on: the others start with it blocked.
+        resource_tracker.ensure_running()  # started by the first process, it would unblock them again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             for _ in range(jobs):

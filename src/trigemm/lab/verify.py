@@ -45,7 +45,7 @@ def verify_case(case: Case, *, device: str = "cpu", kernel: Kernel | str | None 
         call = _public_call(case, operands, out)
     else:
         assert out is not None
-        call = _kernel_call(_entry(kernel), case.operation, operands, out.view, case.parameters, case.precision)
+        call = kernel_call(_entry(kernel), case.operation, operands, out.view, case.parameters, case.precision)
     return _verify_call(case.operation, call, inputs, out, case.parameters, case.precision)
 
 
@@ -87,7 +87,7 @@ def verify_kernel(
     entry = kernel.run if isinstance(kernel, KernelSpec) else _entry(kernel)
 
     def call(out: Tensor) -> object:
-        return _kernel_call(entry, operation, operands, out, parameters, precision)()
+        return kernel_call(entry, operation, operands, out, parameters, precision)()
 
     return verify_into(operation, operands, call, precision=precision, **parameters)
 
@@ -127,10 +127,10 @@ def _public_call(case: Case, operands: Sequence[Tensor], out: Guarded | None) ->
     return call
 
 
-def _kernel_call(
+def kernel_call(
     entry: Kernel, operation: str, operands: Sequence[Tensor], out: Tensor, parameters: Mapping[str, Any], precision: str
 ) -> Callable[[], Any]:
-    """A kernel takes every parameter, and operands whose batch dimensions are stretched."""
+    """The call of a kernel's entry point: it takes every parameter, and operands whose batch dimensions are stretched."""
     defaults: Mapping[str, dict[str, Any]] = {
         "gemmt": {"alpha": 1.0, "diagonal": 0, "fill": 0.0},
         "trmm": {"alpha": 1.0, "uplo": "lower", "diagonal": 0},

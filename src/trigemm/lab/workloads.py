@@ -13,7 +13,7 @@ and what must be written: the triangle's entries, or every entry where there is 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,13 +24,21 @@ from torch import Tensor
 
 import trigemm
 from trigemm.kernels import baseline
-from trigemm.kernels.catalogue import CATALOGUE, LADDER
+from trigemm.kernels.catalogue import CATALOGUE, LADDER, PUBLIC
 from trigemm.kernels.spec import ALL_DTYPES, KernelSpec
 from trigemm.lab import environment
 from trigemm.lab.problem import Problem
+from trigemm.lab.verify import kernel_call
 from trigemm.triangle import Triangle
 
 _PLAIN = "torch.matmul, the whole product"
+
+# Second baselines: where each is there, and what it is. The first is there on the ladder alone.
+_SECOND: Mapping[str, tuple[str, tuple[str, ...], str]] = {
+    "baseline_alone": ("any", ALL_DTYPES, "the baseline's product without its permutation"),
+    "baseline_tf32": ("cuda", ("float32",), "the baseline in TF32"),
+    "baseline_numpy": ("cpu", ("float64", "float32"), "numpy.matmul, the whole product"),
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,7 @@ class Contender:
     call              writes the result into a tensor
     number            its rung on the ladder; None for a second baseline
     refusal           why it cannot take this problem, in a sentence; it is then not to be called
+    by_default        whether it contends where no kernel is asked for
     writes_all        overwrites entries that are not part of the answer
     executed_flops    floating-point operations that it really does, where that is known
     """
@@ -50,6 +59,7 @@ class Contender:
     precision: str
     number: int | None = None
     refusal: str | None = None
+    by_default: bool = True
     writes_all: bool = False
     executed_flops: int | None = None
 
@@ -88,14 +98,28 @@ def build(problem: Problem) -> Workload:
     if free is not None and needed > free:
         sizes = ", ".join(f"{name}={size}" for name, size in asdict(shape).items())
         raise ValueError(
-            f"{problem.operation} at {sizes} in {problem.dtype} needs about {needed / 1e9:.1f} GB with its verification, "
-            f"and {free / 1e9:.1f} GB are free on {problem.device}; choose smaller sizes"
+            f"{problem.operation} at {sizes} in {problem.dtype} needs about {_size(needed)} with its verification, "
+            f"and {_size(free)} are free on {problem.device}; choose smaller sizes"
         )
     return _BUILDERS[problem.operation](problem)
 
 
+def _size(count: float) -> str:
+    """Bytes, in GB or a larger unit.
+
+    >>> _size(2e8), _size(3.2e23)
+    ('0.2 GB', '320.0 ZB')
+    """
+    size = count / 1e9
+    for unit in ("GB", "TB", "PB", "EB"):
+        if size < 1000:
+            return f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} ZB"
+
+
 def contenders(work: Workload) -> list[Contender]:
-    """All that can compute a workload: kernel 0, second baselines, then the kernels or, off the ladder, the public operation."""
+    """All that can compute a workload: kernel 0, second baselines, off the ladder the public operation, then the kernels."""
     problem = work.problem
     fill, precision = problem.fill, problem.precision
 
@@ -107,42 +131,59 @@ def contenders(work: Workload) -> list[Contender]:
     def public(out: Tensor) -> None:
         _public(work, out)
 
-    def second(name: str, idea: str, call: Callable[[Tensor], object], precision: str = precision) -> Contender:
+    def product(name: str, idea: str, call: Callable[[Tensor], object], precision: str = precision) -> Contender:
         return Contender(name, idea, call, precision, writes_all=fill is None, executed_flops=work.square_flops)
 
+    def second(name: str, call: Callable[[Tensor], object], precision: str = precision) -> Contender:
+        return product(name, _SECOND[name][2], call, precision)
+
+    kernels = [spec for spec in CATALOGUE if spec.operation == problem.operation]
     if problem.operation == LADDER:
-        first, *rest = (_rung(spec, work) for spec in CATALOGUE if spec.operation == LADDER)
-        others = [second("baseline_alone", "the baseline's product without its permutation", plain)]
+        first, *rest = (_rung(spec, work) for spec in kernels)
+        others = [second("baseline_alone", plain)]
         tf32 = partial(baseline.scores, work.operands[0], scale=work.alpha, fill=fill, precision="high")
     else:
-        first = replace(second("baseline", _PLAIN, plain), number=0)
-        rest = [Contender("trigemm", f"trigemm.{problem.operation}", public, precision, number=1)]
+        first = replace(product("baseline", _PLAIN, plain), number=0)
+        rest = [Contender(PUBLIC, f"trigemm.{problem.operation}", public, precision, number=1)]
+        rest += (_kernel(spec, work) for spec in kernels)
         others = []
         tf32 = partial(plain, precision="high")
     if problem.device == "cuda" and problem.dtype == "float32" and precision == "highest":
-        others.append(second("baseline_tf32", "the baseline in TF32", tf32, "high"))
+        others.append(second("baseline_tf32", tf32, "high"))
     if problem.device == "cpu" and problem.dtype in ("float64", "float32"):
-        others.append(second("baseline_numpy", "numpy.matmul, the whole product", _numpy_product(work)))
+        others.append(second("baseline_numpy", _numpy_product(work)))
     return [first, *others, *rest]
 
 
-def listing(operation: str) -> list[dict[str, Any]]:
-    """The kernels of an operation that `contenders` gives a number: number, kernel, device, dtypes, idea."""
-    if operation == LADDER:
-        return [
-            {"number": spec.number, "kernel": spec.name, "device": spec.device, "dtypes": spec.dtypes, "idea": spec.idea}
-            for spec in CATALOGUE
-            if spec.operation == LADDER
-        ]
-    shared = {"device": "any", "dtypes": ALL_DTYPES}
-    return [
-        {"number": 0, "kernel": "baseline", **shared, "idea": _PLAIN},
-        {"number": 1, "kernel": "trigemm", **shared, "idea": f"trigemm.{operation}"},
+def listing(operation: str, asked: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """What `contenders` may hold for an operation, or of it what is asked for: number, kernel, device, dtypes, idea.
+
+    Raises ValueError for a number or name that is not there.
+    """
+    kernels: list[tuple[Any, ...]] = [
+        (spec.number, spec.name, spec.device, spec.dtypes, spec.idea) for spec in CATALOGUE if spec.operation == operation
     ]
+    first = kernels.pop(0) if operation == LADDER else (0, "baseline", "any", ALL_DTYPES, _PLAIN)
+    second = [(None, name, *about) for name, about in _SECOND.items() if operation == LADDER or name != "baseline_alone"]
+    public = [] if operation == LADDER else [(1, PUBLIC, "any", ALL_DTYPES, f"trigemm.{operation}")]
+    rows = [
+        dict(zip(("number", "kernel", "device", "dtypes", "idea"), row, strict=True))
+        for row in (first, *second, *public, *kernels)
+    ]
+    for key in asked:
+        if not any(key in (row["kernel"], str(row["number"])) for row in rows):
+            raise no_kernel(key, [(row["number"], row["kernel"]) for row in rows])
+    return [row for row in rows if not asked or not {row["kernel"], str(row["number"])}.isdisjoint(asked)]
+
+
+def no_kernel(key: str, known: Iterable[tuple[int | None, str]]) -> ValueError:
+    """The error for a kernel that is not there."""
+    listed = ", ".join(name if number is None else f"{number} {name}" for number, name in known)
+    return ValueError(f"there is no kernel {key!r}; there are {listed}")
 
 
 def refusal(spec: KernelSpec, problem: Problem) -> str | None:
-    """Why a kernel cannot take a problem of the ladder, in a sentence, or None."""
+    """Why a kernel cannot take a problem, in a sentence, or None."""
     if spec.device not in ("any", problem.device):
         return f"it runs on {spec.device}, not on {problem.device}"
     if problem.dtype not in spec.dtypes:
@@ -174,6 +215,16 @@ def _rung(spec: KernelSpec, work: Workload) -> Contender:
         writes_all=bool(fresh) or (spec.number == 0 and problem.fill is None),
         executed_flops=work.square_flops if spec.number == 0 else None,
     )
+
+
+def _kernel(spec: KernelSpec, work: Workload) -> Contender:
+    """A kernel of an operation that is not the ladder's: it may be the one that serves users, so it has to be asked for."""
+    problem = work.problem
+
+    def call(out: Tensor) -> None:
+        kernel_call(spec.run, problem.operation, work.operands, out, work.parameters, problem.precision)()
+
+    return Contender(spec.name, spec.idea, call, problem.precision, spec.number, refusal(spec, problem), by_default=False)
 
 
 def _public(work: Workload, out: Tensor) -> None:

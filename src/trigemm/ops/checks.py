@@ -21,12 +21,12 @@ PRECISIONS = ("highest", "high", "medium")
 
 
 def check_operands(
-    operation: str, *, min_dim: int = 2, optional: Sequence[str] = (), **operands: Tensor | None
+    operation: str, *, min_dim: int = 2, optional: Sequence[str] = (), autocast: bool = True, **operands: Tensor | None
 ) -> tuple[Any, ...]:
     """The operands, under autocast in its dtype, once they are known to be acceptable.
 
     They must be dense floating tensors of one dtype on one device, with `min_dim` dimensions or more. An `optional` one may be
-    None, and stays None.
+    None, and stays None, or have fewer. Without `autocast` their dtype stays: as PyTorch's own do that write into an `out`.
     """
     given: dict[str, Any] = {name: x for name, x in operands.items() if x is not None or name not in optional}
     if _as_expected(min_dim, *given.values()):
@@ -43,9 +43,10 @@ def check_operands(
                 f"{operation}: dtypes are float64, float32, float16 and bfloat16; got {describe(**given)}; "
                 "convert with .to(dtype)"
             )
-        if x.dim() < min_dim:
+        if x.dim() < min_dim and name not in optional:
             raise ValueError(f"{operation}: {name} must have at least {min_dim} dimensions; got {describe(**given)}")
-    given = {name: _autocast(x) for name, x in given.items()}
+    if autocast:
+        given = {name: _autocast(x) for name, x in given.items()}
     if len({x.dtype for x in given.values()}) > 1:
         raise TypeError(f"{operation}: operands must have one dtype; got {describe(**given)}; convert with .to(dtype)")
     if len({x.device for x in given.values()}) > 1:
@@ -124,13 +125,24 @@ def checked_diagonal(operation: str, diagonal: Any) -> Any:
         raise TypeError(f"{operation}: diagonal must be an int, got {type(diagonal).__name__}") from None
 
 
-def product_shape(operation: str, left: Tensor, right: Tensor, *, transposed: bool = False, **given: Tensor) -> tuple[int, ...]:
-    """Shape (…,M,N) of op(left) @ right with batch dimensions broadcast; op transposes if `transposed`. `given` is for errors."""
+def product_shape(
+    operation: str,
+    left: Tensor,
+    right: Tensor,
+    *,
+    transposed: bool = False,
+    fitting: str = "(…,M,K) and (…,K,N)",
+    **given: Tensor,
+) -> tuple[int, ...]:
+    """Shape (…,M,N) of op(left) @ right with batch dimensions broadcast; op transposes if `transposed`.
+
+    `given` and the shapes that are `fitting` are for errors.
+    """
     rows, depth = (left.shape[-1], left.shape[-2]) if transposed else (left.shape[-2], left.shape[-1])
     if depth != right.shape[-2]:
         raise ValueError(
             f"{operation}: inner sizes differ, {depth} and {right.shape[-2]}; got {describe(**given)}; "
-            "shapes that fit are (…,M,K) and (…,K,N)"
+            f"shapes that fit are {fitting}"
         )
     batch = left.shape[:-2]
     if batch == right.shape[:-2]:

@@ -34,7 +34,8 @@ def gemmt(
             are unspecified.
         precision: for float32, "highest" (as accurate as a float32 product), "high" (at least TF32) or "medium" (bfloat16
             products); None takes torch.get_float32_matmul_precision().
-        out: tensor of shape (…,M,N) to write into. It may not overlap an operand, and excludes gradients.
+        out: tensor of shape (…,M,N) to write into. It may not overlap an operand, and excludes gradients. As for torch.matmul,
+            operands stay as they are under autocast.
 
     Returns:
         (…,M,N), of the operands' dtype.
@@ -51,7 +52,7 @@ def gemmt(
     tensor([[ 7.,  0.],
             [15., 22.]])
     """
-    a, b = check_operands("gemmt", a=a, b=b)
+    a, b = check_operands("gemmt", autocast=out is None, a=a, b=b)
     check_words("gemmt", uplo=uplo, uplos=TRIANGLES, precision=precision)
     check_scalars("gemmt", a.dtype, alpha=alpha)
     check_fill("gemmt", fill, a.dtype)
@@ -99,7 +100,7 @@ def trmm(
         side: "left" or "right", where the triangular operand stands.
         transpose: whether op transposes.
         precision: as for `gemmt`.
-        out: tensor of shape (…,M,N) to write into. It may not overlap an operand, and excludes gradients.
+        out: tensor of shape (…,M,N) to write into, as for `gemmt`.
 
     Returns:
         (…,M,N), of the operands' dtype.
@@ -116,7 +117,7 @@ def trmm(
     tensor([[1.],
             [7.]])
     """
-    a, b = check_operands("trmm", a=a, b=b)
+    a, b = check_operands("trmm", autocast=out is None, a=a, b=b)
     check_words("trmm", uplo=uplo, uplos=TRIANGLES, precision=precision)
     check_scalars("trmm", a.dtype, alpha=alpha)
     diagonal = checked_diagonal("trmm", diagonal)
@@ -148,11 +149,11 @@ def syrk(
         a: (…,N,K). Any batch dimensions, any strides; dtypes as for `gemmt`.
         alpha: factor of the product.
         beta: factor of `c`; with 0, `c` is not read.
-        c: broadcastable to (…,N,N); need not be symmetric.
+        c: of any shape that broadcasts to (…,N,N); need not be symmetric.
         uplo: "full" mirrors the computed half, so that a @ aᵀ is symmetric to the bit; "lower" or "upper" gives that triangle
             with zeros elsewhere, and reads that triangle of `c` alone.
         precision: as for `gemmt`.
-        out: tensor of shape (…,N,N) to write into. It may not overlap an operand, and excludes gradients.
+        out: tensor of shape (…,N,N) to write into, as for `gemmt`.
 
     Returns:
         (…,N,N), of the operands' dtype.
@@ -169,7 +170,7 @@ def syrk(
     tensor([[ 5., 11.],
             [11., 25.]])
     """
-    a, c = check_operands("syrk", optional=("c",), a=a, c=c)
+    a, c = check_operands("syrk", optional=("c",), autocast=out is None, a=a, c=c)
     check_words("syrk", uplo=uplo, uplos=("full", *TRIANGLES), precision=precision)
     check_scalars("syrk", a.dtype, alpha=alpha, beta=beta)
     shape = schema.syrk_shape(a)

@@ -3,8 +3,8 @@
 torch alone is needed to import this module. A kernel's module is imported when the kernel is first called (`KernelSpec.run`).
 
 Each operation is declared twice, as PyTorch's own are: a functional form that has gradients, and a form that writes
-into `out`. A `precision` of None is resolved when the operation runs, so it follows torch.set_float32_matmul_precision
-inside compiled graphs too.
+into `out`. That may be given by position, as torch.compile wants one that is not contiguous. A `precision` of None is resolved
+when the operation runs, so it follows torch.set_float32_matmul_precision inside compiled graphs too.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trigemm.errors import choice
 from trigemm.kernels.catalogue import serving
 from trigemm.ops.checks import product_shape, refuse_overlap
 from trigemm.ops.direct import needs_no_dispatch
@@ -25,6 +26,12 @@ TRMM = "Tensor a, Tensor b, float alpha, str uplo, SymInt diagonal, str side, bo
 SYRK = "Tensor a, Tensor? c, float alpha, float beta, str uplo, str? precision"
 
 OPPOSITE = {"lower": "upper", "upper": "lower"}
+TRMM_SHAPES = {
+    ("left", False): "a (…,M,K) and b (…,K,N)",
+    ("left", True): "a (…,K,M) and b (…,K,N) with transpose=True",
+    ("right", False): 'a (…,K,N) and b (…,M,K) with side="right"',
+    ("right", True): 'a (…,N,K) and b (…,M,K) with side="right" and transpose=True',
+}
 
 
 def resolve(precision: str | None) -> str:
@@ -52,6 +59,8 @@ def gemmt_write(
     out: Tensor,
     keep: bool = True,
 ) -> None:
+    if uplo not in OPPOSITE:
+        raise choice("gemmt", "uplo", uplo, OPPOSITE)
     if uplo == "upper":
         a, b, out, diagonal = b.mT, a.mT, out.mT, -diagonal
     kernel = serving("gemmt", out.device.type, out.dtype)
@@ -71,9 +80,10 @@ def gemmt_write(
 def trmm_shape(
     a: Tensor, b: Tensor, alpha: float, uplo: str, diagonal: int, side: str, transpose: bool, *_: object
 ) -> tuple[int, ...]:
+    fitting = TRMM_SHAPES[side, transpose]
     if side == "left":
-        return product_shape("trmm", a, b, transposed=transpose, a=a, b=b)
-    rows_last = product_shape("trmm", a, b.mT, transposed=not transpose, a=a, b=b)
+        return product_shape("trmm", a, b, transposed=transpose, fitting=fitting, a=a, b=b)
+    rows_last = product_shape("trmm", a, b.mT, transposed=not transpose, fitting=fitting, a=a, b=b)
     return (*rows_last[:-2], rows_last[-1], rows_last[-2])
 
 
@@ -89,6 +99,8 @@ def trmm_write(
     *,
     out: Tensor,
 ) -> None:
+    if uplo not in OPPOSITE:
+        raise choice("trmm", "uplo", uplo, OPPOSITE)
     if side == "right":  # (b @ t)ᵀ = tᵀ @ bᵀ
         b, out, transpose = b.mT, out.mT, not transpose
     if transpose:
@@ -103,6 +115,8 @@ def syrk_shape(a: Tensor, *_: object) -> tuple[int, ...]:
 
 
 def syrk_write(a: Tensor, c: Tensor | None, alpha: float, beta: float, uplo: str, precision: str | None, *, out: Tensor) -> None:
+    if uplo != "full" and uplo not in OPPOSITE:
+        raise choice("syrk", "uplo", uplo, ("full", *OPPOSITE))
     c = None if beta == 0 or c is None else c.expand(out.shape)
     if uplo == "upper":
         c, out, uplo = None if c is None else c.mT, out.mT, "lower"
@@ -138,18 +152,19 @@ def _define(
         write(first, *rest, out=out, **fresh)
         return out
 
-    def into(first: Tensor, second: Tensor | None, *rest: object, out: Tensor) -> None:
+    def into(first: Tensor, second: Tensor | None, *parameters: Any) -> None:
+        *rest, out = parameters
         refuse_overlap(name, out, **{"a": first, "c" if name == "syrk" else "b": second})
         write(first, second, *rest, out=out)
         count_write(out)
 
     LIBRARY.define(f"{name}({arguments}) -> Tensor")
-    LIBRARY.define(f"{name}.out({arguments}, *, Tensor(a!) out) -> ()")
+    LIBRARY.define(f"{name}.out({arguments}, Tensor(a!) out) -> ()")
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, forward, device)
         LIBRARY.impl(f"{name}.out", into, device)
     torch.library.register_fake(f"trigemm::{name}", empty, lib=LIBRARY)
-    torch.library.register_fake(f"trigemm::{name}.out", lambda *args, out: None, lib=LIBRARY)
+    torch.library.register_fake(f"trigemm::{name}.out", lambda *_: None, lib=LIBRARY)
     torch.library.register_vmap(f"trigemm::{name}", _batching_rule(name), lib=LIBRARY)
     packet = getattr(torch.ops.trigemm, name)
     dispatched, dispatched_into = packet.default, packet.out
@@ -158,7 +173,7 @@ def _define(
         return (forward if needs_no_dispatch(first, second) else dispatched)(first, second, *rest)
 
     def call_into(first: Tensor, second: Any, *rest: object, out: Tensor) -> None:
-        (into if needs_no_dispatch(first, second, out) else dispatched_into)(first, second, *rest, out=out)
+        (into if needs_no_dispatch(first, second, out) else dispatched_into)(first, second, *rest, out)
 
     return call, call_into
 

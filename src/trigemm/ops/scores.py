@@ -5,7 +5,7 @@ import math
 from torch import Tensor
 
 from trigemm.errors import describe
-from trigemm.ops.checks import check_fill, check_operands, check_out, check_scalars, check_words
+from trigemm.ops.checks import check_fill, check_operands, check_out, check_scalars, check_words, refuse_overlap
 from trigemm.ops.products import checked_gemmt
 
 
@@ -44,8 +44,8 @@ def causal_scores(
     tensor([[2., 2., -inf],
             [2., 2., 2.]])
     """
-    q, k = check_operands("causal_scores", q=q, k=k)
-    return _scores("causal_scores", q, k, scale, fill, precision, out)
+    q, k = check_operands("causal_scores", autocast=out is None, q=q, k=k)
+    return _scores("causal_scores", q, k, scale, fill, precision, out, q=q, k=k)
 
 
 def causal_scores_qkvpacked(
@@ -74,17 +74,25 @@ def causal_scores_qkvpacked(
     tensor([[2., -inf],
             [2., 2.]])
     """
-    (qkv,) = check_operands("causal_scores_qkvpacked", min_dim=5, qkv=qkv)
+    (qkv,) = check_operands("causal_scores_qkvpacked", min_dim=5, autocast=out is None, qkv=qkv)
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"causal_scores_qkvpacked: qkv must be (B,T,3,NH,HS); got {describe(qkv=qkv)}")
     q, k = qkv.permute(2, 0, 3, 1, 4)[:2].unbind(0)
-    return _scores("causal_scores_qkvpacked", q, k, scale, fill, precision, out)
+    return _scores("causal_scores_qkvpacked", q, k, scale, fill, precision, out, qkv=qkv)
 
 
 def _scores(
-    operation: str, q: Tensor, k: Tensor, scale: float | None, fill: float | None, precision: str | None, out: Tensor | None
+    operation: str,
+    q: Tensor,
+    k: Tensor,
+    scale: float | None,
+    fill: float | None,
+    precision: str | None,
+    out: Tensor | None,
+    /,
+    **given: Tensor,
 ) -> Tensor:
-    """`causal_scores` of acceptable operands, refused in the name of the operation that was called."""
+    """`causal_scores` of acceptable operands, refused in the name of the operation that was called, and of what it was given."""
     if q.dim() != 4 or k.dim() != 4 or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
         raise ValueError(f"{operation}: q must be (B,NH,T,HS) and k (B,NH_kv,S,HS); got {describe(q=q, k=k)}")
     batch, heads, queries, _ = q.shape
@@ -105,9 +113,14 @@ def _scores(
     else:
         scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     parameters = scale, "lower", keys - queries, fill, precision
-    if heads == kv_heads:
-        return checked_gemmt(q, k.mT, *parameters, out)
-    by_group = 1, (kv_heads, heads // kv_heads)
-    grouped_out = None if out is None else out.unflatten(*by_group)
-    scores = checked_gemmt(q.unflatten(*by_group), k.unsqueeze(2).mT, *parameters, grouped_out)
-    return scores.flatten(1, 2) if out is None else out
+    try:
+        if heads == kv_heads:
+            return checked_gemmt(q, k.mT, *parameters, out)
+        by_group = 1, (kv_heads, heads // kv_heads)
+        grouped_out = None if out is None else out.unflatten(*by_group)
+        scores = checked_gemmt(q.unflatten(*by_group), k.unsqueeze(2).mT, *parameters, grouped_out)
+        return scores.flatten(1, 2) if out is None else out
+    except ValueError:
+        if out is not None:
+            refuse_overlap(operation, out, **given)
+        raise

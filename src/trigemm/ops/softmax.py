@@ -36,11 +36,11 @@ def causal_softmax(scores: Tensor, *, diagonal: int | None = None, out: Tensor |
     tensor([[1.0000, 0.0000],
             [0.5000, 0.5000]])
     """
-    (scores,) = check_operands("causal_softmax", scores=scores)
+    (scores,) = check_operands("causal_softmax", autocast=out is None, scores=scores)
     diagonal = scores.shape[-1] - scores.shape[-2] if diagonal is None else checked_diagonal("causal_softmax", diagonal)
     if out is not None:
         check_out("causal_softmax", out, scores.shape, scores)
-        (_into if needs_no_dispatch(scores, out) else _dispatched_into)(scores, diagonal, out=out)
+        (_into if needs_no_dispatch(scores, out) else _dispatched_into)(scores, diagonal, out)
         return out
     if transformed("causal_softmax"):
         return _dense(scores, diagonal)
@@ -51,7 +51,7 @@ def _write(scores: Tensor, diagonal: int, out: Tensor) -> None:
     serving("causal_softmax", out.device.type, out.dtype).run(scores, out, diagonal=diagonal)
 
 
-def _into(scores: Tensor, diagonal: int, *, out: Tensor) -> None:
+def _into(scores: Tensor, diagonal: int, out: Tensor) -> None:
     in_place = (scores.data_ptr(), scores.stride()) == (out.data_ptr(), out.stride())
     refuse_overlap("causal_softmax", out, scores=None if in_place else scores)
     _write(scores, diagonal, out)
@@ -104,14 +104,14 @@ def _second(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
 
 
 LIBRARY.define("causal_softmax(Tensor scores, SymInt diagonal) -> Tensor")
-LIBRARY.define("causal_softmax.out(Tensor scores, SymInt diagonal, *, Tensor(a!) out) -> ()")
+LIBRARY.define("causal_softmax.out(Tensor scores, SymInt diagonal, Tensor(a!) out) -> ()")
 LIBRARY.define("causal_softmax_backward(Tensor grad, Tensor weights, SymInt diagonal) -> Tensor")
 for _device in ("CPU", "CUDA"):
     LIBRARY.impl("causal_softmax", _new, _device)
     LIBRARY.impl("causal_softmax.out", _into, _device)
     LIBRARY.impl("causal_softmax_backward", _new_gradient, _device)
 torch.library.register_fake("trigemm::causal_softmax", lambda scores, _: scores.new_empty(scores.shape), lib=LIBRARY)
-torch.library.register_fake("trigemm::causal_softmax.out", lambda *_, out: None, lib=LIBRARY)
+torch.library.register_fake("trigemm::causal_softmax.out", lambda *_: None, lib=LIBRARY)
 torch.library.register_fake(
     "trigemm::causal_softmax_backward", lambda grad, weights, _: weights.new_empty(weights.shape), lib=LIBRARY
 )

@@ -36,6 +36,7 @@ from trigemm.lab.report.rows import (
 from trigemm.lab.report.schemes import exceeds
 
 _MARKERS = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
+_NO_RECORDS = "No records.\n"
 
 
 def table(name: str, records: Iterable[Record]) -> str:
@@ -46,20 +47,19 @@ def table(name: str, records: Iterable[Record]) -> str:
 
 
 def markdown(records: Iterable[Record]) -> str:
-    """All tables, each under its name."""
+    """The tables that there are records for, each under its name."""
     kept = list(records)
-    return "\n".join(f"### {name}\n\n{table(name, kept)}" for name in TABLES)
+    tables = {name: table(name, kept) for name in TABLES}
+    return "\n".join(f"### {name}\n\n{made}" for name, made in tables.items() if made != _NO_RECORDS) or _NO_RECORDS
 
 
-def update(text: str, records: Iterable[Record]) -> str:
-    """`text` with what stands between <!-- table:NAME --> and <!-- /table --> made anew.
+def update(text: str, records: Iterable[Record]) -> tuple[str, list[str]]:
+    """`text` with what stands between <!-- table:NAME --> and <!-- /table --> made anew; and the tables left as they were.
 
-    Raises ValueError where there are no markers, or they do not pair.
+    These are the ones that no record is for. Raises ValueError where there are no markers, or they do not pair.
 
-    >>> print(update("<!-- table:cpu -->\\nold\\n<!-- /table -->", []))
-    <!-- table:cpu -->
-    No records.
-    <!-- /table -->
+    >>> update("<!-- table:cpu -->\\nold\\n<!-- /table -->", [])
+    ('<!-- table:cpu -->\\nold\\n<!-- /table -->', ['cpu'])
     """
     kept = list(records)
     blocks = _MARKERS.findall(text)
@@ -67,7 +67,10 @@ def update(text: str, records: Iterable[Record]) -> str:
         raise ValueError("each <!-- table:NAME --> must stand on a line of its own and be closed by <!-- /table -->")
     if not blocks:
         raise ValueError(f"no <!-- table:NAME --> found; the names are {', '.join(TABLES)}")
-    return _MARKERS.sub(lambda block: block[1] + table(block[2], kept) + block[4], text)
+    tables = {name: table(name, kept) for _, name, _, _ in blocks}
+    left = [name for name, made in tables.items() if made == _NO_RECORDS]
+    after = _MARKERS.sub(lambda block: block[0] if block[2] in left else block[1] + tables[block[2]] + block[4], text)
+    return after, left
 
 
 def _cuda(records: Sequence[Record]) -> str:
@@ -135,7 +138,7 @@ def _cpu(records: Sequence[Record]) -> str:
 
 
 def _operations(records: Sequence[Record]) -> str:
-    rows = sorted((r for r in records if r["device"] == "cuda" and r["operation"] != LADDER and r.get("number")), key=order)
+    rows = sorted((r for r in records if r["device"] == "cuda" and r["operation"] != LADDER and r.get("number") == 1), key=order)
     return _table(
         ("operation", "P x T x HS", "arithmetic", "torch.matmul, µs", "trigemm, µs, median [p20-p80]", "speedup", "of the floor"),
         [
@@ -313,6 +316,6 @@ def _problem(record: Record) -> tuple[object, ...]:
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], records: Sequence[Record]) -> str:
     if not rows:
-        return "No records.\n"
+        return _NO_RECORDS
     lines = [headings, ["---"] * len(headings), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{caption(records)}\n"
