@@ -6,6 +6,7 @@ further programs write the dead tiles and do nothing else; "keep", nothing above
 diagonal crosses are written whole.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -183,12 +184,13 @@ def _plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: 
 def gemmt(
     a: Tensor, b: Tensor, out: Tensor, *, alpha: float, diagonal: int, fill: float | None, precision: str, keep: bool = True
 ) -> None:
-    """By rows of tiles where the inner dimension is short and TMA serves; by torch where nothing is to be gained; else by tiles."""
+    """By rows of tiles where the inner dimension is short and TMA serves; by torch where that is no slower; else by tiles."""
     if out.numel() == 0:
         return
     m, n = out.shape[-2:]
     rest = "fill" if fill is not None else "keep" if keep else "any"
     key = form_of(a), form_of(b), form_of(out), out.device, max(-m, min(n, diagonal)), rest, precision
+    plan: Callable[..., Plan | dense.Dense]
     if rows.takes(*key[:4]):
         plan = rows.plan if addressable(key[2]) or not unaligned.takes(key[2], rest) else unaligned.plan
     else:
