@@ -40,7 +40,7 @@ ALL = 2**20  # blocks: more than there are
 # Bits of the dtype -> head size -> configuration.
 TABLE = {
     16: {64: HopperConfig(24, 2, 6, 80, 104, 24, False), 128: HopperConfig(1, ALL, 6, 168, 232, 40, True)},
-    32: {64: HopperConfig(12, 0, 6, 168, 232, 40, True)},
+    32: {64: HopperConfig(12, 1, 6, 168, 232, 40, True)},
 }
 LEAST_QUERIES = 128  # with fewer, one of two warpgroups has nothing to do
 
