@@ -98,6 +98,7 @@ BENCHES = (
     *(f"{SCORES} --kernel tiles --dtype {dtype}" for dtype in ("bfloat16", "float16")),
     *(f"{SCORES} --kernel tiles --dtype {dtype} --fill {fill}" for dtype in ("float32", "bfloat16") for fill in ("0", "-inf")),
     *(f"{SCORES} --kernel tiles --dtype {dtype} --seq 1023" for dtype in ("float32", "bfloat16")),
+    f"{SCORES} --kernel tiles --dtype bfloat16 --seq 1023 --fill 0",
     *(
         f"{SCORES} --kernel tiles --dtype {dtype} --batch 1 --seq {length} --heads {heads} --head-dim 128"
         for dtype in ("float32", "bfloat16")

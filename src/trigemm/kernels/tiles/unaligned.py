@@ -1,5 +1,5 @@
-"""Products in half precision by rows of tiles, as in `rows`, whose result has rows that begin anywhere, not all at multiples of 16
-bytes: (…,M,K) x (…,K,N) -> (…,M,N), with N odd, say.
+"""Products in half precision by rows of tiles, as in `rows`, whose result has rows that begin anywhere, not only at multiples of
+16 bytes: (…,M,K) x (…,K,N) -> (…,M,N), with N odd, say.
 
 Memory is written fast in whole vectors of 16 bytes, VECTOR elements. Rows that are VECTOR apart begin at the same distance from
 such a multiple, whatever their stride. So a program takes BM rows that far apart, and its tiles begin where the vectors of all of
