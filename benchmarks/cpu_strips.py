@@ -1,11 +1,12 @@
 """Row strips against the full products of NumPy and torch, on the CPU: one JSON line a case.
 
     python benchmarks/cpu_strips.py [--seconds 3] [--only NAME]
+    python benchmarks/cpu_strips.py --blocks    # where the time goes: the rate of the BLAS in each kind of block, on one thread
 
-All variants write into one output that exists already (but for "fresh"), take turns, and rest 60 ms before each turn, so that no
-thread pool still spins in another one's time. Times are medians in milliseconds. `speedup` is the faster full product's time over
-that of the strips. The strips leave alone what lies outside the triangle; in "anything", it may be overwritten. "whole", "side",
-and "single" are the ways to multiply that trigemm.kernels.strips.gemmt chooses from.
+All variants write into one output that exists already (in "fresh" each makes its own), take turns, and rest 60 ms before each
+turn, so that no thread pool still spins in another one's time. Times are medians in milliseconds. `speedup` is the faster full
+product's time over that of the strips. The strips leave alone what lies outside the triangle; in "anything", it may be
+overwritten. "whole", "side", and "single" are the ways to multiply that trigemm.kernels.strips.gemmt chooses from.
 """
 
 import argparse
@@ -14,14 +15,20 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy
 import torch
 
+import trigemm
 from trigemm.kernels.strips import gemmt as ways
 from trigemm.kernels.strips.gemmt import gemmt, scores
+from trigemm.kernels.strips.geometry import Block, blocks, length
+from trigemm.kernels.strips.product import batches, multiply_batch
 from trigemm.kernels.strips.syrk import syrk
 from trigemm.kernels.strips.trmm import trmm
+from trigemm.lab import environment
 from trigemm.triangle import Triangle
 
 Variants = dict[str, Callable[[], object]]
@@ -33,7 +40,9 @@ def medians(variants: Variants, seconds: float) -> dict[str, float]:
     for run in variants.values():
         run()
     begin = time.perf_counter()
-    while len(times["strips"]) < 5 or (time.perf_counter() - begin < seconds and len(times["strips"]) < 200):
+    turns = 0
+    while turns < 5 or (time.perf_counter() - begin < seconds and turns < 200):
+        turns += 1
         for name, run in variants.items():
             time.sleep(0.06)
             start = time.perf_counter()
@@ -75,7 +84,7 @@ def fresh_case(batch: int, t: int, depth: int) -> Variants:
     return {
         "numpy": lambda: numpy.matmul(a.numpy(), b.numpy()),
         "torch": lambda: torch.bmm(a, b),
-        "strips": lambda: gemmt(a, b, torch.empty(batch, t, t), alpha=1.0, diagonal=0, fill=None, precision="highest"),
+        "strips": lambda: trigemm.gemmt(a, b, fill=None),
     }
 
 
@@ -154,11 +163,40 @@ def cases() -> Iterator[tuple[str, Callable[[], Variants]]]:
     yield "syrk 2048x512 full", lambda: syrk_case(2048, 512, "full")
 
 
+def block_rates(batch: int, t: int, depth: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """A product of many matrices, whole and in the blocks that are computed side by side: times, and rates of the BLAS."""
+    a, b, out = torch.randn(batch, t, depth), torch.randn(batch, t, depth).mT, torch.zeros(batch, t, t)
+    groups = list(batches(max(1, ways.SIDE_BY_SIDE_COLUMNS // t), a, b, out))
+    kinds: dict[tuple[int, int], list[Block]] = {(t, t): [Block(slice(0, t), slice(0, t), None)]}
+    for block in blocks(Triangle(t, t), ways.SIDE_HEIGHTS):
+        kinds.setdefault((length(block.rows), length(block.columns)), []).append(block)
+
+    def multiply(alike: list[Block]) -> None:
+        for block in alike:
+            for left, right, target in groups:
+                multiply_batch(left[:, block.rows], right[:, :, block.columns], target[:, block.rows, block.columns], 1.0)
+
+    times = medians({str(kind): partial(multiply, alike) for kind, alike in kinds.items()}, seconds)
+    for kind, alike in kinds.items():
+        gflops = 2e-6 * batch * len(alike) * kind[0] * kind[1] * depth / times[str(kind)]
+        yield {
+            "product": f"{batch}x{t}x{depth}", "block": kind, "blocks": len(alike),
+            "milliseconds": round(times[str(kind)], 1), "gflops": round(gflops), "versions": environment.versions("cpu"),
+        }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0, help="time for a case, at least five turns")
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--blocks", action="store_true", help="the rate of the BLAS in each kind of block, on one thread")
     options = parser.parse_args()
+    if options.blocks:
+        torch.set_num_threads(1)
+        for size in ((12, 2048, 64), (96, 1024, 64)):
+            for record in block_rates(*size, options.seconds):
+                print(json.dumps(record), flush=True)
+        return
     for name, make in cases():
         if options.only not in name:
             continue

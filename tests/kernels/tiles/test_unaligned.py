@@ -11,7 +11,7 @@ from trigemm.kernels.tiles.operand import form_of
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 # M, N, K: narrower than a vector, than a narrow tile, than a tile; more rows than a program has, vectors that are left over
-SHAPES = [(33, 7, 32), (1, 9, 16), (129, 127, 64), (600, 601, 64), (257, 1023, 33), (530, 149, 8)]
+SHAPES = [(33, 7, 32), (1, 9, 16), (129, 127, 64), (257, 523, 33), (530, 149, 8)]
 
 
 def served(monkeypatch, run):
@@ -24,7 +24,7 @@ def served(monkeypatch, run):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fill", [None, -1.0])
-@pytest.mark.parametrize("diagonal", [0, 5, -3, -200, 300])
+@pytest.mark.parametrize("diagonal", [0, -3, 100])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_triangle_is_written_and_nothing_outside_the_matrix(monkeypatch, shape, diagonal, fill, device):
     m, n, k = shape

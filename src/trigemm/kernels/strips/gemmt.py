@@ -58,6 +58,9 @@ FEW, WORTH_WAKING = 4, 2**28
 SIDE_BY_SIDE_COLUMNS = 2**15
 """Matrices have their strips computed together up to so many columns in sum."""
 
+SIDE_HEIGHTS = 512, 128
+"""Heights of strips that are computed side by side, the outer ones first, from 1024 columns on."""
+
 FILL_HEIGHT = 64
 """Rows of a strip whose other entries are set together."""
 
@@ -133,7 +136,7 @@ def _side_by_side(a: Tensor, b: Tensor, out: Tensor, alpha: float, triangle: Tri
             store(array(multiply_batch(x, y, None, alpha)), z, inside)
 
     limit = max(1, SIDE_BY_SIDE_COLUMNS // triangle.columns)
-    heights = (512, 128) if triangle.columns >= 1024 else (128, 64)
+    heights = SIDE_HEIGHTS if triangle.columns >= 1024 else (128, 64)
     largest_first = sorted(blocks(triangle, heights), key=lambda block: -length(block.rows) * length(block.columns))
     side_by_side(write, [(x, block) for block in largest_first for x in batches(limit, a, b, out)], out.device)
 
