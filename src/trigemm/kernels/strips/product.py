@@ -119,7 +119,7 @@ def multiply_batch(a: Tensor, b: Tensor, out: Tensor | None = None, alpha: float
     return out
 
 
-CACHED_ENTRIES = 2**14
+CACHED_ENTRIES = 2**16
 """Entries up to which a mask is kept for the next call."""
 
 
@@ -155,7 +155,7 @@ def _bits(inside: Triangle, dtype: torch.dtype, fill: float) -> tuple[Tensor, Te
     return made(inside, dtype, pack("d", fill))
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def _cached_bits(inside: Triangle, dtype: torch.dtype, fill: bytes) -> tuple[Tensor, Tensor, Tensor]:
     """`_bits` for a fill as it lies in memory: so 0.0 is not -0.0, and NaN is NaN."""
     ones = torch.from_numpy(_host_mask(inside)).to(INTEGERS[dtype.itemsize]).neg_()
