@@ -1,5 +1,6 @@
 """`trigemm report` from files to tables."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -167,3 +168,32 @@ def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, re
     assert done.exit_code == 2
     assert sentence.format(tmp_path / name) in done.stderr
     assert "Errno" not in done.stderr
+
+
+def test_a_file_that_cannot_be_rewritten_stays(tmp_path, results, monkeypatch):
+    target = tmp_path / "page.md"
+    target.write_text("<!-- table:cpu -->\nold\n<!-- /table -->\n")
+    before = target.read_bytes()
+
+    def full(self, text, encoding):
+        self.write_bytes(text.encode()[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    found = CliRunner().invoke(app, ["report", str(results), "--update", str(target)])
+    assert (found.exit_code, found.stderr.splitlines()[-1]) == (2, f"error: cannot write {target}: No space left on device")
+    assert target.read_bytes() == before
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"\xff\xfe", "it is not text in UTF-8"), (None, "it is no file")])
+def test_what_cannot_be_updated_is_named(tmp_path, results, content, reason):
+    target = tmp_path / "page.md"
+    if content:
+        target.write_bytes(content)
+    else:
+        target.mkdir()
+    found = CliRunner().invoke(app, ["report", str(results), "--update", str(target)])
+    assert (found.exit_code, found.stderr.splitlines()[-1]) == (
+        2, f"error: cannot update {target}: {reason}; give a file with <!-- table:NAME --> in it",
+    )  # fmt: skip

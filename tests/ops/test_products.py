@@ -1,6 +1,7 @@
 """The operations as users call them, on the CPU: contract, gradients, compilation, refusals."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -455,3 +456,31 @@ def test_the_out_form_of_the_dispatcher_is_not_rounded_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.ops.trigemm.gemmt.out(a, a.mT, 1.0, "lower", 0, None, None, out=out)
     torch.testing.assert_close(out, (a @ a.mT).tril())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("uplo", ["full", "lower", "upper"])
+def test_the_gradient_of_c_is_that_of_its_triangle(uplo, dtype):
+    a = torch.randn(3, 2).to(dtype).requires_grad_()
+    c = torch.ones(3, 3, dtype=dtype, requires_grad=True)
+    trigemm.syrk(a, beta=1.0, c=c, uplo=uplo).sum().backward()
+    ones = torch.ones(3, 3, dtype=dtype)
+    assert torch.equal(c.grad, {"full": ones, "lower": ones.tril(), "upper": ones.triu()}[uplo])
+
+
+def test_what_the_dispatcher_writes_into_must_fit():
+    a = torch.ones(5, 3)
+    for out in (torch.empty(3, 3), torch.empty(5, 7), torch.empty(5, 5, dtype=torch.float64)):
+        before = out.shape
+        with pytest.raises(ValueError, match="out must be a strided tensor of shape"):
+            torch.ops.trigemm.gemmt.out(a, a.mT, 1.0, "lower", 0, 0.0, None, out)
+        assert out.shape == before
+    with pytest.raises(ValueError, match="out must be a strided tensor of shape"):
+        torch.ops.trigemm.causal_softmax.out(torch.ones(2, 5, 5), 0, torch.empty(3, 2, 5, 5))
+    with pytest.raises(ValueError, match="a nested one"):
+        trigemm.gemmt(a, a.mT, out=torch.nested.nested_tensor([torch.ones(5, 5)], layout=torch.jagged))
+
+
+def test_a_fraction_is_no_factor():
+    with pytest.raises(TypeError, match="alpha must be a real number, got Fraction; give a float"):
+        trigemm.gemmt(torch.ones(3, 2), torch.ones(2, 3), alpha=Fraction(1, 2))

@@ -75,3 +75,10 @@ def test_gradients_lie_in_memory_as_the_operands_do():
     expected = torch.autograd.grad(reference.causal_scores(q, k, fill=0.0), (q, k), grad.double())
     assert [x.stride() for x in found] == [q.stride(), k.stride()]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_out_in_the_values_is_refused():
+    qkv = torch.arange(300.0).view(1, 5, 3, 2, 10)
+    with pytest.raises(ValueError, match="causal_scores_qkvpacked: out overlaps qkv"):
+        trigemm.causal_scores_qkvpacked(qkv, out=qkv[:, :, 2].transpose(1, 2)[..., :5])
+    assert torch.equal(qkv, torch.arange(300.0).view(1, 5, 3, 2, 10))

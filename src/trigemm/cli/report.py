@@ -1,5 +1,6 @@
 """`trigemm report`: tables and a page from records."""
 
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -73,10 +74,15 @@ def report(
 
 
 def _rewrite(path: Path, kept: list[Record]) -> None:
+    reason = None if path.is_file() or not path.exists() else "it is no file"
     try:
-        before = path.read_text(encoding="utf-8")
+        before = "" if reason else path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"cannot update {path}: {error.strerror}; give a file with <!-- table:NAME --> in it") from None
+        reason = error.strerror
+    except UnicodeDecodeError:
+        reason = "it is not text in UTF-8"
+    if reason:
+        raise ValueError(f"cannot update {path}: {reason}; give a file with <!-- table:NAME --> in it")
     after, left = lab.update(before, kept)
     if left:
         typer.echo(f"left as they are, for want of records: {', '.join(left)}", err=True)
@@ -85,5 +91,17 @@ def _rewrite(path: Path, kept: list[Record]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a file that is whole or, where that fails, as it was."""
+    path = path.resolve()
     with errors_name(path):
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():  # a device
+            path.write_text(text, encoding="utf-8")
+            return
+        partial = path.with_name(path.name + ".partial")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            if path.exists():
+                shutil.copymode(path, partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ addresses and runs where the real tensors are.
 
 import math
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Rational, Real
 from operator import index
 from typing import Any
 
@@ -93,8 +93,8 @@ def check_scalars(operation: str, dtype: torch.dtype, /, **scalars: object) -> N
     """The scalars are real numbers in the range in which products of a dtype are summed, or infinite, or NaN."""
     sums = torch.float64 if dtype == torch.float64 else torch.float32
     for name, value in scalars.items():
-        if not isinstance(value, Real):
-            raise TypeError(f"{operation}: {name} must be a real number, got {type(value).__name__}")
+        if not isinstance(value, Real) or (isinstance(value, Rational) and not isinstance(value, Integral)):
+            raise TypeError(f"{operation}: {name} must be a real number, got {type(value).__name__}; give a float")
         try:
             size = abs(float(value))
         except OverflowError:
@@ -161,6 +161,8 @@ def check_out(operation: str, out: Tensor, shape: Sequence[int], like: Tensor, *
     """`out` has `shape`, and dtype and device of the operand `like`; no operand needs a gradient, and no transform is active."""
     if not isinstance(out, Tensor):
         raise TypeError(f"{operation}: out must be a torch.Tensor, got {type(out).__name__}")
+    if out.is_nested:
+        raise ValueError(f"{operation}: out must be a strided tensor of shape {tuple(shape)}; got a nested one")
     if tuple(out.shape) != tuple(shape) or out.dtype != like.dtype or out.device != like.device or out.layout != torch.strided:
         raise ValueError(
             f"{operation}: out must be a strided tensor of shape {tuple(shape)}, {like.dtype}, on {like.device}; "

@@ -105,9 +105,9 @@ class _Syrk(_Rules):
                 half = grad / 2  # where grad + grad.mT overflows, the gradient need not
                 da = trmm(half + half.mT, a, 2 * alpha, "lower", a.shape[-2], "left", False, precision)
             else:  # float16 is so narrow that halves would lose bits of small gradients
-                uplo, diagonal = ("lower", a.shape[-2]) if uplo == "full" else (uplo, 0)
-                da = trmm(grad, a, alpha, uplo, diagonal, "left", False, precision)
-                da = da + trmm(grad, a, alpha, uplo, diagonal, "left", True, precision)
+                triangle = ("lower", a.shape[-2]) if uplo == "full" else (uplo, 0)
+                da = trmm(grad, a, alpha, *triangle, "left", False, precision)
+                da = da + trmm(grad, a, alpha, *triangle, "left", True, precision)
         if c is not None and ctx.needs_input_grad[1]:
             dc = (beta * _half(grad, uplo)).sum_to_size(c.shape)
         return da, dc, None, None, None, None

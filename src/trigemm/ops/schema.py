@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trigemm.errors import choice
 from trigemm.kernels.catalogue import serving
-from trigemm.ops.checks import product_shape, refuse_overlap
+from trigemm.ops.checks import check_out, product_shape, refuse_overlap
 from trigemm.ops.direct import needs_no_dispatch
 from trigemm.ops.results import count_write, new_result
 
@@ -158,11 +158,16 @@ def _define(
         write(first, second, *rest, out=out)
         count_write(out)
 
+    def checked_into(first: Tensor, second: Tensor | None, *parameters: Any) -> None:
+        *rest, out = parameters
+        check_out(name, out, shape(first, second, *rest), first)
+        into(first, second, *parameters)
+
     LIBRARY.define(f"{name}({arguments}) -> Tensor")
     LIBRARY.define(f"{name}.out({arguments}, Tensor(a!) out) -> ()")
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, forward, device)
-        LIBRARY.impl(f"{name}.out", into, device)
+        LIBRARY.impl(f"{name}.out", checked_into, device)
     torch.library.register_fake(f"trigemm::{name}", empty, lib=LIBRARY)
     torch.library.register_fake(f"trigemm::{name}.out", lambda *_: None, lib=LIBRARY)
     torch.library.register_vmap(f"trigemm::{name}", _batching_rule(name), lib=LIBRARY)

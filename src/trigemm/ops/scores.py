@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from torch import Tensor
 
 from trigemm.errors import describe
@@ -106,6 +107,8 @@ def _scores(
         )
     if out is not None:
         check_out(operation, out, (batch, heads, queries, keys), q, k)
+        if "qkv" in given and not torch.compiler.is_compiling():  # the product would miss the values
+            refuse_overlap(operation, out, **given)
     check_words(operation, uplo="lower", uplos=("lower",), precision=precision)
     check_fill(operation, fill, q.dtype)
     if scale is not None:

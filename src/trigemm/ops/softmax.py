@@ -58,6 +58,11 @@ def _into(scores: Tensor, diagonal: int, out: Tensor) -> None:
     count_write(out)
 
 
+def _checked_into(scores: Tensor, diagonal: int, out: Tensor) -> None:
+    check_out("causal_softmax", out, scores.shape, scores)
+    _into(scores, diagonal, out)
+
+
 def _new(scores: Tensor, diagonal: int) -> Tensor:
     out = new_result(scores, scores.shape)
     _write(scores, diagonal, out)
@@ -108,7 +113,7 @@ LIBRARY.define("causal_softmax.out(Tensor scores, SymInt diagonal, Tensor(a!) ou
 LIBRARY.define("causal_softmax_backward(Tensor grad, Tensor weights, SymInt diagonal) -> Tensor")
 for _device in ("CPU", "CUDA"):
     LIBRARY.impl("causal_softmax", _new, _device)
-    LIBRARY.impl("causal_softmax.out", _into, _device)
+    LIBRARY.impl("causal_softmax.out", _checked_into, _device)
     LIBRARY.impl("causal_softmax_backward", _new_gradient, _device)
 torch.library.register_fake("trigemm::causal_softmax", lambda scores, _: scores.new_empty(scores.shape), lib=LIBRARY)
 torch.library.register_fake("trigemm::causal_softmax.out", lambda *_: None, lib=LIBRARY)
