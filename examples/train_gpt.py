@@ -215,6 +215,14 @@ def plot(losses: list[tuple[int, float]], path: Path) -> None:
     print(f"loss curve: {path}")
 
 
+def beyond_memory(error: Exception) -> BaseException:
+    """How a run ends whose sizes are beyond the memory; PyTorch's errors about something else stay what they are."""
+    reason = str(error).partition("\n")[0]
+    if isinstance(error, RuntimeError) and "memory" not in reason:
+        return error
+    return SystemExit(f"the memory does not suffice ({reason}); smaller --width, --layers, --positions or --batch may help")
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, default=Path(pydoc_data.topics.__file__), help="text file in UTF-8")
@@ -234,8 +242,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     counts = ("steps", "batch", "positions", "layers", "heads", "width", "report_every", "save_every")
-    if any(getattr(options, name) < 1 for name in counts) or options.width % options.heads:
-        parser.error("counts must be at least 1, and --width a multiple of --heads")
+    if any(not 1 <= getattr(options, name) < 2**31 for name in counts) or options.width % options.heads:
+        parser.error("counts must be at least 1 and below 2^31, and --width a multiple of --heads")
     if not 0 < options.lr < float("inf") or options.seed < 0 or options.sample < 0:
         parser.error("--lr must be a finite number above 0, and --seed and --sample at least 0")
     if options.checkpoint.suffix == ".png":
@@ -269,7 +277,10 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         backend = CpuBackend()
     capture = options.backend == "cuda" and not options.no_capture
-    trainer = Trainer(config, initial_weights(config, options.seed), backend, options.lr, capture=capture)
+    try:
+        trainer = Trainer(config, initial_weights(config, options.seed), backend, options.lr, capture=capture)
+    except (MemoryError, RuntimeError, ValueError) as error:  # the last of an array beyond what NumPy numbers
+        raise beyond_memory(error) from None
     losses = trainer.load(options.checkpoint, characters) if options.checkpoint.exists() else []
     print(f"{sum(x.size for x in trainer.weights.values()):,} parameters, {len(data):,} characters, from step {trainer.step}")
 
@@ -285,6 +296,8 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on from the last checkpoint, {options.checkpoint}")
         raise SystemExit(130) from None
+    except (MemoryError, RuntimeError) as error:
+        raise beyond_memory(error) from None
     except FloatingPointError as error:
         raise SystemExit(f"{error}; the last checkpoint is left as it was; a smaller --lr may help") from None
     except OSError as error:

@@ -211,6 +211,16 @@ def test_a_text_that_would_be_overwritten_is_refused(gpt, tmp_path, text, capsys
     assert (tmp_path / text).read_text() == "the quick brown fox " * 20
 
 
+@pytest.mark.parametrize("size", ["--width=2147483646", "--batch=2147483647"])
+def test_sizes_beyond_the_memory_are_one_sentence(gpt, tmp_path, size, monkeypatch):
+    def full(*arguments):
+        raise MemoryError("Unable to allocate 7 TiB")
+
+    monkeypatch.setattr(gpt, "draw_batch" if "batch" in size else "initial_weights", full)
+    with pytest.raises(SystemExit, match=r"the memory does not suffice \(Unable to allocate 7 TiB\); smaller"):
+        run(gpt, tmp_path, 1, size)
+
+
 @pytest.mark.parametrize("name", ["gpt.png", "gpt.npz.partial"])
 def test_a_folder_where_a_file_goes_is_refused_before_training(gpt, tmp_path, name, capsys):
     (tmp_path / name).mkdir()
@@ -245,6 +255,7 @@ def test_a_sample_that_the_output_cannot_encode_has_replacements(gpt, tmp_path, 
     [
         (["--width=10", "--heads=4"], "multiple of --heads"),
         (["--steps=0"], "at least 1"),
+        ([f"--steps={10**30}"], "below 2^31"),
         (["--text=absent.txt"], "--text: "),
         (["--lr=nan"], "--lr must be a finite number above 0"),
         (["--lr=-1"], "--lr must be"),
