@@ -66,6 +66,8 @@ class CudaBackend:
         checked: whether an index outside its table is an IndexError, which waits for the device each time. Otherwise such an
             index gives NaN in `gather` and `cross_entropy`, and adds nothing in `scatter_add`.
 
+    Tensors of backends that differ in any of these do not mix; `.to(backend)` copies one to the other.
+
     Raises ValueError where PyTorch does not find the device, or for another precision.
     """
 
