@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pydoc_data.topics
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -135,7 +136,7 @@ class Trainer:
         arrays = {f"{group}/{name}": x.numpy() for group, tensors in groups.items() for name, x in tensors.items()}
         if not all(np.isfinite(x).all() for x in arrays.values()):
             raise FloatingPointError(f"after step {self.step} weights are infinite or no numbers")
-        partial = path.with_name(path.name + ".partial")
+        partial, _ = beside(path)
         try:
             with partial.open("wb") as file:
                 np.savez(file, about=np.array(json.dumps(about)), **arrays)
@@ -151,7 +152,9 @@ class Trainer:
                 arrays = dict(file)
             about = json.loads(str(arrays.pop("about")))
             same = about["config"] == asdict(self.config) and about["characters"] == characters
-            step, losses = int(about["step"]), [(int(number), float(loss)) for number, loss in about["losses"]]
+            step, losses = about["step"], [(int(number), float(loss)) for number, loss in about["losses"]]
+            if type(step) is not int or step < 0:
+                raise ValueError(step)
             read = {
                 group: {
                     name: Tensor(arrays[f"{group}/{name}"], self.backend, requires_grad=group == "weights") for name in self.m
@@ -159,7 +162,10 @@ class Trainer:
                 for group in ("weights", "m", "v")
                 if same
             }
-        except (BadZipFile, EOFError, KeyError, NotImplementedError, OSError, TypeError, ValueError) as error:
+        except (
+            BadZipFile, EOFError, KeyError, MemoryError, NotImplementedError, OSError, OverflowError, RecursionError, TypeError,
+            ValueError,
+        ) as error:  # fmt: skip
             reason = getattr(error, "strerror", None) or "it is damaged, or was not written by this program"
             raise SystemExit(f"{path}: the checkpoint cannot be read: {reason}; {remedy}") from None
         if not same:
@@ -185,6 +191,11 @@ class Trainer:
         return tokens
 
 
+def beside(checkpoint: Path) -> tuple[Path, Path]:
+    """What else is written: the unfinished checkpoint and the loss curve."""
+    return checkpoint.with_name(checkpoint.name + ".partial"), checkpoint.with_suffix(".png")
+
+
 def draw_batch(data: np.ndarray, batch: int, positions: int, seed: int, step: int) -> np.ndarray:
     """(B,T+1) characters from random places; the same for the same seed and step, so that a run can go on."""
     places = np.random.default_rng((seed, step)).integers(0, len(data) - positions, batch)
@@ -202,6 +213,14 @@ def plot(losses: list[tuple[int, float]], path: Path) -> None:
     axes.plot(*zip(*losses, strict=True))
     figure.savefig(path)
     print(f"loss curve: {path}")
+
+
+def beyond_memory(error: Exception) -> BaseException:
+    """How a run ends whose sizes are beyond the memory; PyTorch's errors about something else stay what they are."""
+    reason = str(error).partition("\n")[0]
+    if isinstance(error, RuntimeError) and "memory" not in reason:
+        return error
+    return SystemExit(f"the memory does not suffice ({reason}); smaller --width, --layers, --positions or --batch may help")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -223,14 +242,20 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     counts = ("steps", "batch", "positions", "layers", "heads", "width", "report_every", "save_every")
-    if any(getattr(options, name) < 1 for name in counts) or options.width % options.heads:
-        parser.error("counts must be at least 1, and --width a multiple of --heads")
+    if any(not 1 <= getattr(options, name) < 2**31 for name in counts) or options.width % options.heads:
+        parser.error("counts must be at least 1 and below 2^31, and --width a multiple of --heads")
     if not 0 < options.lr < float("inf") or options.seed < 0 or options.sample < 0:
         parser.error("--lr must be a finite number above 0, and --seed and --sample at least 0")
     if options.checkpoint.suffix == ".png":
         parser.error(f"--checkpoint: {options.checkpoint} is where the loss curve goes; name a file that does not end in .png")
     if options.checkpoint.is_dir() or not os.access(options.checkpoint.parent, os.W_OK):
         parser.error(f"--checkpoint: {options.checkpoint} cannot be written; name a file in a folder that is there")
+    for path in beside(options.checkpoint):
+        if path.is_dir():
+            parser.error(f"--checkpoint: {path}, which is written too, is a folder; name another checkpoint")
+    for path in (options.checkpoint, *beside(options.checkpoint)):
+        if path.exists() and options.text.exists() and path.samefile(options.text):
+            parser.error(f"--text: {options.text} would be overwritten, as {path} is written; name another --checkpoint")
     try:
         text = options.text.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -252,7 +277,10 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         backend = CpuBackend()
     capture = options.backend == "cuda" and not options.no_capture
-    trainer = Trainer(config, initial_weights(config, options.seed), backend, options.lr, capture=capture)
+    try:
+        trainer = Trainer(config, initial_weights(config, options.seed), backend, options.lr, capture=capture)
+    except (MemoryError, RuntimeError, ValueError) as error:  # the last of an array beyond what NumPy numbers
+        raise beyond_memory(error) from None
     losses = trainer.load(options.checkpoint, characters) if options.checkpoint.exists() else []
     print(f"{sum(x.size for x in trainer.weights.values()):,} parameters, {len(data):,} characters, from step {trainer.step}")
 
@@ -268,6 +296,8 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print(f"interrupted; the same command goes on from the last checkpoint, {options.checkpoint}")
         raise SystemExit(130) from None
+    except (MemoryError, RuntimeError) as error:
+        raise beyond_memory(error) from None
     except FloatingPointError as error:
         raise SystemExit(f"{error}; the last checkpoint is left as it was; a smaller --lr may help") from None
     except OSError as error:
@@ -276,8 +306,10 @@ def main(arguments: list[str] | None = None) -> None:
         ) from None
     if losses:
         print(f"loss {losses[0][1]:.4f} at step {losses[0][0]}, {losses[-1][1]:.4f} at step {losses[-1][0]}")
-        plot(losses, options.checkpoint.with_suffix(".png"))
-    print("".join(characters[i] for i in trainer.sample([int(data[0])], options.sample, options.seed)))
+        plot(losses, beside(options.checkpoint)[1])
+    sample = "".join(characters[i] for i in trainer.sample([int(data[0])], options.sample, options.seed))
+    encoding = sys.stdout.encoding or "utf-8"
+    print(sample.encode(encoding, "replace").decode(encoding))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The example that trains a GPT: the losses of the same model in PyTorch, and that it goes on where it stopped."""
 
 import importlib.util
+import io
 import sys
 from pathlib import Path
 
@@ -198,11 +199,63 @@ def test_a_checkpoint_of_another_model_is_refused(gpt, tmp_path):
         run(gpt, tmp_path, 4, "--layers=1")
 
 
+@pytest.mark.parametrize("text", ["gpt.npz", "gpt.npz.partial", "gpt.png", "link"])
+def test_a_text_that_would_be_overwritten_is_refused(gpt, tmp_path, text, capsys):
+    (tmp_path / text).write_text("the quick brown fox " * 20)
+    if text == "link":
+        (tmp_path / "gpt.png").symlink_to(tmp_path / text)
+    with pytest.raises(SystemExit) as stopped:
+        gpt.main([f"--text={tmp_path / text}", f"--checkpoint={tmp_path / 'gpt.npz'}", "--steps=1", *SMALL])
+    assert stopped.value.code == 2
+    assert "would be overwritten" in capsys.readouterr().err
+    assert (tmp_path / text).read_text() == "the quick brown fox " * 20
+
+
+@pytest.mark.parametrize("size", ["--width=2147483646", "--batch=2147483647"])
+def test_sizes_beyond_the_memory_are_one_sentence(gpt, tmp_path, size, monkeypatch):
+    def full(*arguments):
+        raise MemoryError("Unable to allocate 7 TiB")
+
+    monkeypatch.setattr(gpt, "draw_batch" if "batch" in size else "initial_weights", full)
+    with pytest.raises(SystemExit, match=r"the memory does not suffice \(Unable to allocate 7 TiB\); smaller"):
+        run(gpt, tmp_path, 1, size)
+
+
+@pytest.mark.parametrize("name", ["gpt.png", "gpt.npz.partial"])
+def test_a_folder_where_a_file_goes_is_refused_before_training(gpt, tmp_path, name, capsys):
+    (tmp_path / name).mkdir()
+    with pytest.raises(SystemExit) as stopped:
+        run(gpt, tmp_path, 1)
+    assert stopped.value.code == 2
+    assert f"{name}, which is written too, is a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("step", ["-1", "Infinity", "2.7", "true", "1e3", "[" * 100_000])
+def test_a_checkpoint_of_no_step_is_refused(gpt, tmp_path, step):
+    arrays = run(gpt, tmp_path, 2)
+    about = str(arrays["about"]).replace('"step": 2', f'"step": {step}')
+    np.savez(tmp_path / "gpt.npz", **arrays | {"about": np.array(about)})
+    with pytest.raises(SystemExit, match="the checkpoint cannot be read: it is damaged"):
+        run(gpt, tmp_path, 4)
+
+
+def test_a_sample_that_the_output_cannot_encode_has_replacements(gpt, tmp_path, monkeypatch):
+    output = io.TextIOWrapper(io.BytesIO(), "ascii")
+    text = tmp_path / "text.txt"
+    text.write_text("äöü€" * 50, "utf-8")
+    monkeypatch.setattr(gpt, "track", lambda steps, description: steps)
+    monkeypatch.setattr(sys, "stdout", output)
+    gpt.main([f"--text={text}", f"--checkpoint={tmp_path / 'gpt.npz'}", "--steps=1", *SMALL])
+    output.flush()
+    assert output.buffer.getvalue().endswith(b"?" * 21 + b"\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--width=10", "--heads=4"], "multiple of --heads"),
         (["--steps=0"], "at least 1"),
+        ([f"--steps={10**30}"], "below 2^31"),
         (["--text=absent.txt"], "--text: "),
         (["--lr=nan"], "--lr must be a finite number above 0"),
         (["--lr=-1"], "--lr must be"),

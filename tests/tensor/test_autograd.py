@@ -23,6 +23,14 @@ from trigemm.tensor import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid|overflow|divide):RuntimeWarning")  # NumPy's, in Triton's interpreter
 
+
+class OtherBackend(CpuBackend):
+    def __eq__(self, other):
+        return self is other
+
+    __hash__ = object.__hash__
+
+
 INDICES = [[2, 0, 2], [1, 2, 3]]
 
 
@@ -214,3 +222,28 @@ def test_a_loss_without_history_has_no_gradients(loss, backend):
     x = Tensor([1.0, 2.0], backend, requires_grad=True)
     with pytest.raises(ValueError, match="gradients: the output has no history"):
         gradients(loss(x), [x])
+
+
+@pytest.mark.parametrize(("dtype", "factors"), [("float32", (2e10, 2e38, 1e12)), ("float16", (3e2, 6e4, 4e2))])
+def test_the_gradient_of_a_divisor_does_not_overflow(dtype, factors, backend, near):
+    """Neither where the quotient times the gradient would, nor where the divisor's square would."""
+    b, a, scale = (np.array([x], dtype) for x in factors)
+    x = Tensor(b, backend, requires_grad=True)
+    ours = gradients((Tensor(a, backend) / x * float(scale[0])).sum(), [x])[0]
+    exact = -scale.astype(np.float64) * a / b.astype(np.float64) ** 2
+    near(ours.numpy(), exact, rtol=2e-3 if dtype == "float16" else 1e-5)
+
+
+def test_a_gradient_summed_over_several_axes_is_rounded_once(backend):
+    x = Tensor(np.zeros((1, 2, 1)), backend, dtype="float16", requires_grad=True)
+    weight = np.full((3, 4, 2, 5), 3e4, np.float16)
+    weight[:, 2:] *= -1
+    weight = Tensor(weight.transpose(1, 3, 2, 0), backend)
+    assert gradients((x * weight).sum(), [x])[0].numpy().tolist() == [[[0.0], [0.0]]]
+
+
+def test_gradients_for_a_tensor_of_another_backend_are_refused(backend):
+    x = Tensor([1.0], backend, requires_grad=True)
+    other = Tensor([1.0], OtherBackend(), requires_grad=True)
+    with pytest.raises(ValueError, match=r"gradients: tensors are on different backends.*\.to\(backend\)"):
+        gradients((x * x).sum(), [other])

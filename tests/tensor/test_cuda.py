@@ -52,10 +52,22 @@ def test_other_dtypes_are_refused(cuda):
 
 
 def test_backends_of_one_device_are_one(device):
-    assert CudaBackend(device) == CudaBackend(device, checked=True)
+    assert CudaBackend(device, checked=True) == CudaBackend(device, checked=True)
     assert CudaBackend(device) != CpuBackend()
     assert hash(CudaBackend(device)) == hash(CudaBackend(device))
     assert repr(CudaBackend(device)).startswith("CudaBackend('")
+
+
+@pytest.mark.parametrize("options", [{"checked": True}, {"precision": "high"}])
+def test_backends_of_other_options_do_not_mix(options, cuda, device):
+    other = CudaBackend(device, **options)
+    name, value = next(iter(options.items()))
+    assert other != cuda
+    assert repr(other) == f"{repr(cuda)[:-1]}, {name}={value!r})"
+    x = Tensor([1.0], cuda)
+    with pytest.raises(ValueError, match=f"tensors are on different backends, .* and .*{name}=.*; move one with"):
+        x + x.to(other)
+    assert (x + x.to(other).to(cuda)).item() == 2.0
 
 
 @pytest.mark.gpu

@@ -17,6 +17,12 @@ def test_softmax(shape, inputs, dtype, agrees):
     agrees(x.log_softmax(), lambda x: x.log_softmax(-1), x, magnitude=1.0)
 
 
+def test_softmax_in_half_precision_is_computed_in_float32(backend, near):
+    x = Tensor([8.0, 0.0], backend, dtype="float16")
+    near(x.log_softmax().numpy(), [-3.3540638e-4, -8.0003354], rtol=1e-3)
+    near(x.softmax().numpy(), [0.99966465, 3.3535013e-4], rtol=1e-3)
+
+
 def test_softmax_of_masked_rows(inputs, agrees):
     x = inputs(9, 33)
     mask = Tensor(np.triu(np.ones((9, 33), np.int64), 3), x.backend)

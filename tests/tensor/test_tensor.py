@@ -63,6 +63,16 @@ def test_data_is_copied_and_cannot_be_written(backend):
     assert x.numpy().tolist() == [[1.0] * 3] * 2
     with pytest.raises(ValueError, match="read-only"):
         x.numpy()[0, 0] = 3.0
+    with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+        x.numpy().flags.writeable = True
+    assert [Tensor(np.ones(shape, np.float16), backend).numpy().shape for shape in ((), (0, 3), (2, 0))] == [(), (0, 3), (2, 0)]
+    for data in (np.ones((1, 3), np.float32)[::-1], np.arange(6.0, dtype=np.float32).reshape(2, 3).T[::-1]):
+        assert np.array_equal(Tensor(data, backend).numpy(), data)
+
+
+def test_a_dtype_of_numpy_is_one(backend):
+    x = Tensor([1.0], backend, dtype=np.dtype("float16"))
+    assert (x.dtype, x.cast(np.dtype("float32")).dtype) == ("float16", "float32")
 
 
 def test_no_operation_changes_its_operands(inputs):
@@ -327,6 +337,9 @@ def x(backend):
         (lambda x: adamw(x, x, x, x, step=0), "counted from 1"),
         (lambda x: adamw(x, x, x, x, step=1, betas=(0.9, 1.0)), "betas must be at least 0 and below 1; got 0.9 and 1.0"),
         (lambda x: adamw(x, x, x, x, step=1, betas=(float("nan"), 0.9)), "betas must be at least 0"),
+        (lambda x: adamw(x, x, x, x, step=1, eps=-1e-8), "adamw: eps must be at least 0; got -1e-08"),
+        (lambda x: adamw(x, x, x, x, step=1, lr=float("nan")), "adamw: lr must be at least 0; got nan"),
+        (lambda x: adamw(x, x, x, x, step=1, weight_decay=-1), "adamw: weight_decay must be at least 0; got -1"),
         (lambda x: x.sum().sum(0), r"sum: a tensor of shape \(\) has no axis 0; leave it out"),
         (bool, r"true or false if it has one element; got shape \(3, 4\)"),
         (lambda x: x + 10**400, "add: the operand is beyond a float"),
@@ -354,6 +367,13 @@ def test_bad_shapes_and_values(call, words, x):
         (lambda x: x + x.cast("float16"), r"add: operands must have one dtype.*\(3, 4\) float32 and \(3, 4\) float16"),
         (lambda x: Tensor([1, 2]) + 1, "add: operands must have one dtype, float64, float32, float16"),
         (lambda x: x.cast("int8"), "cast: dtypes are"),
+        (lambda x: Tensor([1.0], x.backend, dtype=np.dtype("int8")), "Tensor: dtypes are .*; got int8"),
+        (lambda x: Tensor([1.0], x.backend, dtype=np.float32), "Tensor: dtypes are .*; got <class"),
+        (lambda x: Tensor([1.0], x.backend, requires_grad="no"), "requires_grad must be True or False; got 'no'"),
+        (lambda x: x.detach(requires_grad=1), "requires_grad must be True or False; got 1"),
+        (lambda x: x.sum(0, keepdims="no"), "sum: keepdims must be True or False; got 'no'"),
+        (lambda x: x.mean(keepdims=0), "mean: keepdims must be True or False; got 0"),
+        (lambda x: x.max(keepdims=None), "max: keepdims must be True or False; got None"),
         (lambda x: gather(x, x[0]), "gather: indices must be int64; got float32"),
         (lambda x: cross_entropy(x, x[0, 0:3]), "cross_entropy: indices must be int64"),
         (lambda x: scatter_add(x, x[0, 0:3], 5), "scatter_add: indices must be int64"),

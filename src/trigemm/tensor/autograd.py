@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trigemm.tensor import checks
 from trigemm.tensor.backend import Array
 from trigemm.tensor.operations import Pullback
 
@@ -50,6 +51,7 @@ def gradients(output: "Tensor", inputs: "Sequence[Tensor]") -> "list[Tensor]":
             f"gradients: the output must have one element; got shape {output.shape}; take a sum or a mean of it first"
         )
     for x in inputs:
+        checks.check_same("gradients", output.backend, x.backend)
         if x.node is None:
             raise ValueError("gradients: an input does not require a gradient; make it with Tensor(…, requires_grad=True)")
     if output.node is None:

@@ -24,8 +24,12 @@ def check_integer(operation: str, name: str, value: Any, least: int | None = Non
     return int(value)
 
 
-def check_number(operation: str, name: str, value: Any) -> float:
-    """A real number, of Python or NumPy; True and False are none."""
+def check_number(operation: str, name: str, value: Any, least: float | None = None) -> float:
+    """A real number, of Python or NumPy, that is not below `least`, where NaN is; True and False are none."""
+    if least is not None:
+        if not (number := check_number(operation, name, value)) >= least:
+            raise ValueError(f"{operation}: {name} must be at least {least}; got {value}")
+        return number
     if type(value) is float:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
@@ -55,6 +59,12 @@ def check_backend(operation: str, backend: Any) -> None:
         raise TypeError(f"{operation}: the backend must be one such as CpuBackend() or CudaBackend(); got {backend!r}")
 
 
+def check_same(operation: str, backend: Backend, other: Backend) -> None:
+    """Two tensors are on one backend."""
+    if backend != other:
+        raise ValueError(f"{operation}: tensors are on different backends, {backend!r} and {other!r}; move one with .to(backend)")
+
+
 def check_rank(operation: str, shape: Sequence[int]) -> None:
     """At most four axes."""
     if len(shape) > RANK:
@@ -63,7 +73,7 @@ def check_rank(operation: str, shape: Sequence[int]) -> None:
 
 def check_dtype(operation: str, dtype: object) -> str:
     """The name of a dtype that tensors can have."""
-    if dtype not in DTYPES:
+    if not isinstance(dtype, (str, np.dtype)) or dtype not in DTYPES:
         raise TypeError(f"{operation}: dtypes are {', '.join(DTYPES)}; got {dtype}")
     return str(dtype)
 

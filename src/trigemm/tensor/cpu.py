@@ -51,7 +51,7 @@ SMALL_SQUARE = 2**17
 
 Torch = torch.Tensor
 
-_copy = partial(np.array, order="C")
+copied = partial(np.array, order="C")
 
 _torch = torch.from_numpy
 """The same memory as a torch tensor, whose functions use all cores and vector units."""
@@ -83,6 +83,11 @@ def from_host(x: Any) -> Array:
     return array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy()
 
 
+def read_only(a: Array) -> Array:
+    """The same memory, for reading alone: the memoryview between them keeps `flags.writeable` from being set again."""
+    return np.asarray(a.data.toreadonly())
+
+
 class CpuBackend:
     """NumPy arrays in row-major order; every primitive is done when it returns.
 
@@ -103,12 +108,10 @@ class CpuBackend:
         return "CpuBackend()"
 
     def array(self, data: Array, dtype: str) -> Array:
-        return quietly(_copy, data, DTYPES[dtype])
+        return quietly(copied, data, DTYPES[dtype])
 
     def numpy(self, a: Array) -> Array:
-        view = a.view()
-        view.flags.writeable = False
-        return view
+        return read_only(a)
 
     def from_dlpack(self, x: Any) -> Array:
         if isinstance(x, torch.Tensor):
@@ -204,10 +207,10 @@ class CpuBackend:
         return out
 
     def softmax(self, a: Array) -> Array:
-        return torch.softmax(_torch(a), -1).numpy()
+        return _like(torch.softmax(_wide(a), -1), a)
 
     def log_softmax(self, a: Array) -> Array:
-        return torch.log_softmax(_torch(a), -1).numpy()
+        return _like(torch.log_softmax(_wide(a), -1), a)
 
     def matmul(self, a: Array, b: Array, *, transpose_a: bool = False, transpose_b: bool = False) -> Array:
         left = a.swapaxes(-1, -2) if transpose_a else a

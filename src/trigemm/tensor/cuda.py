@@ -19,7 +19,7 @@ from trigemm.layout import Layout, broadcast_shape
 from trigemm.tensor import checks
 from trigemm.tensor.backend import BINARY, UNARY
 from trigemm.tensor.capture import Captured, Function
-from trigemm.tensor.cpu import from_host
+from trigemm.tensor.cpu import copied, from_host, read_only
 from trigemm.tensor.recording import Recording
 from trigemm.tensor.tensor import Tensor
 from trigemm.tensor.ufuncs import quietly
@@ -66,6 +66,8 @@ class CudaBackend:
         checked: whether an index outside its table is an IndexError, which waits for the device each time. Otherwise such an
             index gives NaN in `gather` and `cross_entropy`, and adds nothing in `scatter_add`.
 
+    Tensors of backends that differ in any of these do not mix; `.to(backend)` copies one to the other.
+
     Raises ValueError where PyTorch does not find the device, or for another precision.
     """
 
@@ -76,15 +78,17 @@ class CudaBackend:
         if precision not in ("highest", "high", "medium"):
             raise ValueError(f"CudaBackend: the precision must be 'highest', 'high' or 'medium'; got {precision!r}")
         self.precision, self.checked = precision, checks.check_flag("CudaBackend", "checked", checked)
+        self._options = self.device, precision, self.checked
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CudaBackend) and self.device == other.device
+        return isinstance(other, CudaBackend) and self._options == other._options
 
     def __hash__(self) -> int:
-        return hash(self.device)
+        return hash(self._options)
 
     def __repr__(self) -> str:
-        return f"CudaBackend('{self.device}')"
+        precision = "" if self.precision == "highest" else f", precision={self.precision!r}"
+        return f"CudaBackend('{self.device}'{precision}{', checked=True' if self.checked else ''})"
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Array:
         return torch.empty(tuple(shape), dtype=dtype, device=self.device)
@@ -97,15 +101,13 @@ class CudaBackend:
 
     def array(self, data: np.ndarray[Any, Any], dtype: str) -> Array:
         narrow = "float32" if dtype == "bfloat16" else dtype  # NumPy has no bfloat16
-        host = torch.tensor(quietly(np.ascontiguousarray, data, narrow).reshape(data.shape)).to(dtype=self._dtype(dtype))
+        host = torch.from_numpy(quietly(copied, data, narrow)).to(dtype=self._dtype(dtype))
         if self.device.type == "cuda":  # from pinned memory the copy is queued, and nothing waits for it
             return host.pin_memory().to(self.device, non_blocking=True)
         return host
 
     def numpy(self, a: Array) -> np.ndarray[Any, Any]:
-        host: np.ndarray[Any, Any] = (a.float() if a.dtype == torch.bfloat16 else a).cpu().numpy()
-        host.flags.writeable = False
-        return host
+        return read_only((a.float() if a.dtype == torch.bfloat16 else a).cpu().numpy())
 
     def from_dlpack(self, x: Any) -> Array:
         if not isinstance(x, torch.Tensor):

@@ -140,7 +140,7 @@ def adamw(
     """New parameters and new first and second moments, after step number `step` (from 1 on), as torch.optim.AdamW computes them.
 
     `step` may be a tensor of one int64, and `lr` one of one float: so can both change between the replays of a recorded step.
-    betas are at least 0 and below 1.
+    betas are at least 0 and below 1; eps, weight_decay and lr, where it is a number, are at least 0.
 
     >>> one, zero = Tensor([1.0], requires_grad=True), Tensor([0.0])
     >>> param, m, v = adamw(one, Tensor([2.0]), zero, zero, step=1, lr=0.1, weight_decay=0.0)
@@ -153,10 +153,10 @@ def adamw(
     if len({x.shape for x in (param, grad, m, v)}) > 1:
         raise ValueError(f"adamw: shapes must be equal; got {param.shape}, {grad.shape}, {m.shape} and {v.shape}")
     beta1, beta2 = _betas(betas)
-    eps, weight_decay = (checks.check_number("adamw", name, x) for name, x in (("eps", eps), ("weight_decay", weight_decay)))
+    eps, weight_decay = (checks.check_number("adamw", name, x, 0) for name, x in (("eps", eps), ("weight_decay", weight_decay)))
     numbers = [x for x in (step, lr) if isinstance(x, Tensor)]
-    if any(x.backend != param.backend for x in (grad, m, v, *numbers)):
-        raise ValueError("adamw: tensors are on different backends; move them with .to(backend)")
+    for x in (grad, m, v, *numbers):
+        checks.check_same("adamw", param.backend, x.backend)
     if any(x.size != 1 for x in numbers):
         raise ValueError(f"adamw: step and lr must have one element; got shapes {', '.join(str(x.shape) for x in numbers)}")
     if isinstance(step, Tensor):
@@ -166,7 +166,7 @@ def adamw(
     if isinstance(lr, Tensor):
         checks.check_floats("adamw", param.backend, lr.array)
     else:
-        lr = checks.check_number("adamw", "lr", lr)
+        lr = checks.check_number("adamw", "lr", lr, 0)
     recording = Recording.current.get()
     if recording is not None:
         for x in (param, grad, m, v, *numbers):

@@ -35,15 +35,18 @@ def _transpose(be: Backend, a: Array) -> Array:
 
 
 def _sum_to(be: Backend, grad: Array, shape: Sequence[int]) -> Array:
-    """The gradient of what was stretched from `shape`: the sums over the stretched axes."""
+    """The gradient of what was stretched from `shape`: the sums over the stretched axes, rounded once."""
     extra = len(grad.shape) - len(shape)
+    axes = [axis for axis, size in enumerate(shape) if size == 1 and grad.shape[extra + axis] != 1]
+    dtype = be.dtype(grad)
+    rounds = bool(extra) + len(axes) > 1 and dtype in ("float16", "bfloat16")
+    if rounds:
+        grad = be.cast(grad, "float32")
     if extra:
         grad = be.sum_axis(be.reshape(grad, (prod(grad.shape[:extra]), *grad.shape[extra:])), 0)
-    for axis, size in enumerate(shape):
-        if size == 1 and grad.shape[axis] != 1:
-            kept = (*grad.shape[:axis], 1, *grad.shape[axis + 1 :])
-            grad = be.reshape(be.sum_axis(grad, axis), kept)
-    return grad
+    for axis in axes:
+        grad = be.reshape(be.sum_axis(grad, axis), _kept(grad.shape, axis))
+    return be.cast(grad, dtype) if rounds else grad
 
 
 def unary(be: Backend, a: Array, *, code: str) -> Result:
@@ -90,8 +93,8 @@ def binary(be: Backend, a: Array | float, b: Array | float, *, code: str) -> Res
             return be.binary("mul", g, a)
         if code == "sub":
             return be.unary("neg", g)
-        if code == "div":  # -g a / b² with the quotient that is there
-            return be.unary("neg", be.binary("div", be.binary("mul", g, y), b))
+        if code == "div":  # -g a / b² in an order in which b² and g * y do not overflow
+            return be.unary("neg", be.binary("mul", g, be.binary("div", y, b)))
         return towards(g, b, a) if code == "maximum" else g
 
     if code in ("less", "less_equal", "equal"):

@@ -71,7 +71,7 @@ class Tensor:
             whole = host.dtype.kind in "iub"
             given = hasattr(data, "dtype")
             dtype = "int64" if whole else host.dtype.name if given else "float32"
-        checks.check_dtype("Tensor", dtype)
+        dtype = checks.check_dtype("Tensor", dtype)
         if host.dtype.kind not in "fiub":
             raise TypeError(f"Tensor: elements must be real numbers of at most 64 bits; got {host.dtype}")
         checks.check_rank("Tensor", host.shape)
@@ -80,7 +80,7 @@ class Tensor:
             if outside.any():
                 raise ValueError(f"Tensor: {host[outside][0]} has no int64 value; replace it first")
         self.array: Array = self.backend.array(host, dtype)
-        self.node: Node | None = Node() if requires_grad and _has_gradient(dtype) else None
+        self.node: Node | None = Node() if _wants_gradient(requires_grad, dtype) else None
 
     @classmethod
     def from_dlpack(cls, x: Any, backend: Backend | None = None) -> "Tensor":
@@ -120,7 +120,7 @@ class Tensor:
     @classmethod
     def of(cls, array: Array, backend: Backend, *, requires_grad: bool = False) -> "Tensor":
         """An array of a backend as a tensor; nothing is copied."""
-        return cls._of(array, backend, Node() if requires_grad and _has_gradient(backend.dtype(array)) else None)
+        return cls._of(array, backend, Node() if _wants_gradient(requires_grad, backend.dtype(array)) else None)
 
     def like(self, array: Array, *, requires_grad: bool = False) -> "Tensor":
         """An array of this tensor's backend as a tensor; nothing is copied."""
@@ -333,10 +333,11 @@ class Tensor:
     def sum(self, axis: int | None = None, *, keepdims: bool = False) -> "Tensor":
         """The sum of all elements, or over one axis."""
         total = apply(operations.sum_all, self) if axis is None else apply(operations.sum_axis, self, axis=axis)
-        return self._keep(total, axis) if keepdims else total
+        return self._keep(total, axis) if checks.check_flag("sum", "keepdims", keepdims) else total
 
     def mean(self, axis: int | None = None, *, keepdims: bool = False) -> "Tensor":
         """The mean of all elements, or over one axis. Only the mean itself is rounded to half precision, not the sum."""
+        checks.check_flag("mean", "keepdims", keepdims)
         half = self.dtype in ("float16", "bfloat16")
         total = (self.cast("float32") if half else self).sum(axis, keepdims=keepdims)
         mean = total * (total.size / self.size if self.size else float("nan"))
@@ -345,7 +346,7 @@ class Tensor:
     def max(self, axis: int = -1, *, keepdims: bool = False) -> "Tensor":
         """The largest elements along one axis; equal ones share the gradient."""
         largest = apply(operations.max_axis, self, axis=axis)
-        return self._keep(largest, axis) if keepdims else largest
+        return self._keep(largest, axis) if checks.check_flag("max", "keepdims", keepdims) else largest
 
     def _keep(self, reduced: "Tensor", axis: int | None) -> "Tensor":
         rank = len(self.shape)
@@ -389,10 +390,11 @@ def _no_int64(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(~((wide >= -(2.0**63)) & (wide < 2.0**63)))
 
 
-def _has_gradient(dtype: str) -> bool:
-    if dtype == "int64":
+def _wants_gradient(requires_grad: bool, dtype: str) -> bool:
+    wanted = checks.check_flag("Tensor", "requires_grad", requires_grad)
+    if wanted and dtype == "int64":
         raise TypeError("Tensor: only floats have gradients; got int64; give dtype='float32', or leave requires_grad out")
-    return True
+    return wanted
 
 
 def _binary(code: str, a: Any, b: Any) -> Tensor:
@@ -423,11 +425,8 @@ def apply(operation: Callable[..., operations.Result], *arguments: Any, **parame
             continue
         if backend is None:
             backend = x.backend
-        elif x.backend is not backend and x.backend != backend:
-            name = parameters.get("code", operation.__name__)
-            raise ValueError(
-                f"{name}: tensors are on different backends, {backend.name} and {x.backend.name}; move one with .to(backend)"
-            )
+        elif x.backend is not backend:
+            checks.check_same(parameters.get("code", operation.__name__), backend, x.backend)
         if recording is not None:
             recording.reads(x.array)
         arrays.append(x.array)
