@@ -481,6 +481,11 @@ def test_what_the_dispatcher_writes_into_must_fit():
         trigemm.gemmt(a, a.mT, out=torch.nested.nested_tensor([torch.ones(5, 5)], layout=torch.jagged))
 
 
+def test_the_dispatcher_knows_two_sides():
+    with pytest.raises(ValueError, match="trmm: side must be one of 'left', 'right'; got 'up'"):
+        torch.ops.trigemm.trmm(torch.ones(3, 3), torch.ones(3, 3), 1.0, "lower", 0, "up", False, None)
+
+
 def test_a_fraction_is_no_factor():
     with pytest.raises(TypeError, match="alpha must be a real number, got Fraction; give a float"):
         trigemm.gemmt(torch.ones(3, 2), torch.ones(2, 3), alpha=Fraction(1, 2))

@@ -123,8 +123,8 @@ def trmm(
     diagonal = checked_diagonal("trmm", diagonal)
     if not isinstance(transpose, bool):
         raise TypeError(f"trmm: transpose must be a bool, got {type(transpose).__name__}")
-    if side not in ("left", "right"):
-        raise choice("trmm", "side", side, ("left", "right"))
+    if side not in schema.SIDES:
+        raise choice("trmm", "side", side, schema.SIDES)
     shape = schema.trmm_shape(a, b, alpha, uplo, diagonal, side, transpose)
     if out is None:
         return gradients.trmm(a, b, alpha, uplo, diagonal, side, transpose, precision)

@@ -26,6 +26,7 @@ TRMM = "Tensor a, Tensor b, float alpha, str uplo, SymInt diagonal, str side, bo
 SYRK = "Tensor a, Tensor? c, float alpha, float beta, str uplo, str? precision"
 
 OPPOSITE = {"lower": "upper", "upper": "lower"}
+SIDES = ("left", "right")
 TRMM_SHAPES = {
     ("left", False): "a (…,M,K) and b (…,K,N)",
     ("left", True): "a (…,K,M) and b (…,K,N) with transpose=True",
@@ -80,6 +81,8 @@ def gemmt_write(
 def trmm_shape(
     a: Tensor, b: Tensor, alpha: float, uplo: str, diagonal: int, side: str, transpose: bool, *_: object
 ) -> tuple[int, ...]:
+    if side not in SIDES:
+        raise choice("trmm", "side", side, SIDES)
     fitting = TRMM_SHAPES[side, transpose]
     if side == "left":
         return product_shape("trmm", a, b, transposed=transpose, fitting=fitting, a=a, b=b)
