@@ -207,7 +207,16 @@ class _Addresses:
         }
 
 
+def _span(x: Tensor) -> tuple[int, int]:
+    """The first address of a tensor that has elements, and the one after its last."""
+    begin, last = x.data_ptr(), sum(stride * (size - 1) for stride, size in zip(x.stride(), x.shape, strict=True))
+    return begin, begin + (last + 1) * x.element_size()
+
+
 def _share_memory(x: Tensor, y: Tensor) -> bool:
+    (x_begin, x_end), (y_begin, y_end) = _span(x), _span(y)
+    if x_end <= y_begin or y_end <= x_begin:  # as nearly always, and seen in less time than NumPy takes
+        return False
     try:
         return np.shares_memory(np.asarray(_Addresses(x)), np.asarray(_Addresses(y)), max_work=10**6)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:

@@ -2,11 +2,11 @@
 
 import math
 
-import torch
 from torch import Tensor
 
 from trigemm.errors import describe
 from trigemm.ops.checks import check_fill, check_operands, check_out, check_scalars, check_words, refuse_overlap
+from trigemm.ops.direct import needs_no_dispatch
 from trigemm.ops.products import checked_gemmt
 
 
@@ -107,7 +107,7 @@ def _scores(
         )
     if out is not None:
         check_out(operation, out, (batch, heads, queries, keys), q, k)
-        if "qkv" in given and not torch.compiler.is_compiling():  # the product would miss the values
+        if needs_no_dispatch(*given.values(), out):  # the product, which looks again, knows neither these names nor the values
             refuse_overlap(operation, out, **given)
     check_words(operation, uplo="lower", uplos=("lower",), precision=precision)
     check_fill(operation, fill, q.dtype)
@@ -116,14 +116,9 @@ def _scores(
     else:
         scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else 1.0
     parameters = scale, "lower", keys - queries, fill, precision
-    try:
-        if heads == kv_heads:
-            return checked_gemmt(q, k.mT, *parameters, out)
-        by_group = 1, (kv_heads, heads // kv_heads)
-        grouped_out = None if out is None else out.unflatten(*by_group)
-        scores = checked_gemmt(q.unflatten(*by_group), k.unsqueeze(2).mT, *parameters, grouped_out)
-        return scores.flatten(1, 2) if out is None else out
-    except ValueError:
-        if out is not None:
-            refuse_overlap(operation, out, **given)
-        raise
+    if heads == kv_heads:
+        return checked_gemmt(q, k.mT, *parameters, out)
+    by_group = 1, (kv_heads, heads // kv_heads)
+    grouped_out = None if out is None else out.unflatten(*by_group)
+    scores = checked_gemmt(q.unflatten(*by_group), k.unsqueeze(2).mT, *parameters, grouped_out)
+    return scores.flatten(1, 2) if out is None else out

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trigemm.kernels.tiles import dense, rows, unaligned
 from trigemm.kernels.tiles.config import triangle_config
-from trigemm.kernels.tiles.descriptors import addressable, has_tma
+from trigemm.kernels.tiles.descriptors import has_tma
 from trigemm.kernels.tiles.multiply import store_flag, store_tile
 from trigemm.kernels.tiles.operand import (
     Batches,
@@ -192,7 +192,7 @@ def gemmt(
     key = form_of(a), form_of(b), form_of(out), out.device, max(-m, min(n, diagonal)), rest, precision
     plan: Callable[..., Plan | dense.Dense]
     if rows.takes(*key[:4]):
-        plan = rows.plan if addressable(key[2]) or not unaligned.takes(key[2], rest) else unaligned.plan
+        plan = unaligned.plan if unaligned.takes(key[2], rest) else rows.plan
     else:
         plan = dense.plan if dense.takes(*key[:6], alpha) else _plan
     plan(*key).run((a, b, out), alpha, 0.0 if fill is None else fill)

@@ -119,6 +119,15 @@ def store_below(ptr, value, rows, columns, M, N, diagonal, stride, VECTOR: tl.co
         tl.store(pointers, value, mask=in_triangle & (rows < M)[:, None] & (columns < N)[None, :] & (whole == 0))
 
 
+@triton.jit
+def longest_first(number, tile_rows, group, matrices):
+    """Row of tiles and matrix of a program: a group of matrices at a time, which stay in the L2; in it the longest rows first."""
+    first = number // (group * tile_rows) * group
+    members = tl.minimum(group, matrices - first)
+    turn = number - first * tile_rows
+    return tile_rows - 1 - turn // members, first + turn % members
+
+
 @triton.jit(do_not_specialize=[*SCALARS, *STEPS, *STRIDES])
 def rows_kernel(
     a_desc, b_desc, low_desc, unscale_ptr, b_flags_ptr, c_desc, c_ptr, flags_ptr,
@@ -160,12 +169,7 @@ def row_of_tiles(
 ):  # fmt: skip
     tile_rows = tl.cdiv(M, BM)
     tile_columns = tl.cdiv(N, BN)
-    # A group of matrices at a time, which stay in the L2; in it the longest rows first.
-    first = number // (group * tile_rows) * group
-    members = tl.minimum(group, matrices - first)
-    turn = number - first * tile_rows
-    tile_row = tile_rows - 1 - turn // members
-    batch = first + turn % members
+    tile_row, batch = longest_first(number, tile_rows, group, matrices)
     batch2 = batch % size2
     batch1 = batch // size2 % size1
     batch0 = batch // (size1 * size2)
@@ -236,7 +240,7 @@ def _parts(x: Form, batches: Batches, depth: int) -> Form:
     return Form(shape, strides, torch.float16, True)
 
 
-def _batched(x: Form, batches: Batches, which: int) -> Form:
+def batched(x: Form, batches: Batches, which: int) -> Form:
     """The form of an operand's matrices as one launch counts them."""
     return x._replace(shape=(*batches.sizes, *x.shape[-2:]), stride=(*batches.strides[which], *x.stride[-2:]))
 
@@ -255,9 +259,9 @@ def plan(a: Form, b: Form, c: Form, device: torch.device, diagonal: int, rest: s
         # The launch that repairs what cannot be split is rare: small tiles compile fast.
         bn, stages = (REPAIRED, 1) if precision == "ieee" else (config.blocks[1], config.num_stages)
         options = {"maxnreg": config.registers} if config.registers and precision != "ieee" else {}
-        describe_a = describer(_batched(a, batches, 0), [bm, bk])
-        describe_b = describer(_batched(b.mT, batches, 1), [bn, bk])
-        describe_c = describer(_batched(c, batches, 2), [bm, bn]) if described else None
+        describe_a = describer(batched(a, batches, 0), [bm, bk])
+        describe_b = describer(batched(b.mT, batches, 1), [bn, bk])
+        describe_c = describer(batched(c, batches, 2), [bm, bn]) if described else None
         describe_parts = describer(_parts(b.mT, batches, bk), [bn, bk])
 
         def describe(a: Tensor, b: Tensor, c: Tensor, *parts: Tensor) -> tuple[Any, ...]:

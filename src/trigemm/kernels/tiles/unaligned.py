@@ -22,10 +22,10 @@ import triton.language as tl
 from torch import Tensor
 
 from trigemm.kernels.tiles.config import UNALIGNED_HALF
-from trigemm.kernels.tiles.descriptors import describer
+from trigemm.kernels.tiles.descriptors import addressable, describer
 from trigemm.kernels.tiles.operand import Batches, Form, batch_offset, cut_batches, tile_pointers
 from trigemm.kernels.tiles.plan import PLANS, Launch, Plan
-from trigemm.kernels.tiles.rows import load_block
+from trigemm.kernels.tiles.rows import batched, load_block, longest_first
 from trigemm.triangle import ceil_div
 
 NARROW = 16  # columns of a narrow tile: the fewest that a product takes
@@ -54,13 +54,7 @@ def unaligned_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NARROW: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """BM rows a program. The strides of `a` are in units of VECTOR elements."""
-    # As in `rows`: a group of matrices at a time, in it the longest rows first.
-    tile_rows = tl.cdiv(M, BM * VECTOR) * VECTOR
-    begin = tl.program_id(0) // (group * tile_rows) * group
-    members = tl.minimum(group, matrices - begin)
-    turn = tl.program_id(0) - begin * tile_rows
-    tile_row = tile_rows - 1 - turn // members
-    batch = begin + turn % members
+    tile_row, batch = longest_first(tl.program_id(0), tl.cdiv(M, BM * VECTOR) * VECTOR, group, matrices)
     top = tile_row // VECTOR * (BM * VECTOR) + tile_row % VECTOR
     b0 = batch // (size1 * size2) * b_step0
     b1 = batch // size2 % size1 * b_step1
@@ -112,9 +106,10 @@ def unaligned_kernel(
         store_narrow(c_ptr, acc, rows, left + columns, N, M, diagonal, fill, c_row, FILLS)
 
 
+@lru_cache(PLANS)
 def takes(c: Form, rest: str) -> bool:
     """Whether this kernel serves a product that `rows` takes: where a triangle must be stored alone, that one is faster."""
-    return c.dtype in (torch.float16, torch.bfloat16) and c.aligned and rest != "keep"
+    return c.dtype in (torch.float16, torch.bfloat16) and c.aligned and rest != "keep" and not addressable(c)
 
 
 @lru_cache(PLANS)
@@ -126,8 +121,7 @@ def plan(a: Form, b: Form, c: Form, _device: torch.device, diagonal: int, rest: 
     index = tl.int64 if (bm + 1) * c.vector * c.stride[-2] >= 2**31 else tl.int32
 
     def launch(batches: Batches, _precision: str) -> Launch:
-        b_form = b.mT._replace(shape=(*batches.sizes, *b.mT.shape[-2:]), stride=(*batches.strides[1], *b.mT.stride[-2:]))
-        describe_b, describe_narrow = describer(b_form, [bn, bk]), describer(b_form, [NARROW, bk])
+        describe_b, describe_narrow = (describer(batched(b.mT, batches, 1), [rows, bk]) for rows in (bn, NARROW))
         a_strides = [stride // c.vector for stride in (*batches.strides[0], a.stride[-2])]
         steps = [int(stride != 0) for stride in batches.strides[1]]
 
